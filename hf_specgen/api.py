@@ -1,0 +1,232 @@
+"""`enable`, `disable` and the mixin: how speculation gets into `generate()`."""
+
+import copy
+import functools
+import inspect
+import warnings
+
+import torch
+from transformers import GenerationMixin
+from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
+
+from . import compat
+from .config import take_settings
+from .decoding.call import SpecRequest, decode
+from .decoding.checks import check_draft, check_model
+from .decoding.output import SpecGenerateOutput
+from .drafters import Drafter, GeneratorDrafter, ModelDrafter
+from .errors import SpecUnsupportedError
+from .pairing import check_pair, require_usable
+from .stats import SpecStats, publish
+from .unwrap import unwrap
+
+_STOCK_GENERATE = compat.original(GenerationMixin.generate)
+_POSITIONAL = tuple(inspect.signature(_STOCK_GENERATE).parameters)[1:]
+
+
+def _inherited(model, name: str):
+    """A model class's own method, past the mixin and past what `enable()` has wrapped."""
+    for cls in type(model).__mro__:
+        if name in vars(cls) and cls is not SpecGenerationMixin:
+            return compat.original(vars(cls)[name])
+    raise AttributeError(name)
+
+
+class SpecGenerationMixin(GenerationMixin):
+    """`generate()` with `spec_strategy=`. Without it, every method is the class's own.
+
+    Used by `enable` on models as they are, or as a base class: `class MyLlama(SpecGenerationMixin, LlamaForCausalLM)`.
+    """
+
+    @functools.wraps(_STOCK_GENERATE)
+    @torch.no_grad()
+    def generate(self, *args, **kwargs):
+        """As `GenerationMixin.generate`, with these arguments more (see `SpecConfig`):
+
+        spec_strategy: "rejection", "block" or "coupled"; None or absent decodes as ever.
+        spec_fallback: "plain" to decode without the draft what cannot be decoded exactly with it.
+        generator: a `torch.Generator`, or a list of one (or None) per row.
+        assistant_model may also be a transformers `CandidateGenerator` or a `Drafter`.
+
+        Raises:
+            SpecUnsupportedError: before the first token, naming the cause and the way out.
+        """
+        if kwargs.get("spec_strategy") is None:
+            kwargs.pop("spec_strategy", None)
+            return _inherited(self, "generate")(self, *args, **kwargs)
+        kwargs.update(zip(_POSITIONAL, args, strict=False))
+        draft = kwargs.pop("assistant_model", None)
+        configs = (kwargs.get("generation_config"), self.generation_config, getattr(draft, "generation_config", None))
+        settings = take_settings(kwargs, *configs)
+        try:
+            return _speculate(self, draft, settings, dict(kwargs))
+        except SpecUnsupportedError as error:
+            if settings.spec_fallback != "plain":
+                raise
+            warnings.warn(f"Decoding without the draft: {error}", stacklevel=2)
+            return _plain(self, kwargs, settings, str(error))
+
+    def _assisted_decoding(self, input_ids, *args, spec_request: SpecRequest | None = None, **kwargs):
+        """Our loop for a call with `spec_strategy`; the class's own for any other."""
+        if spec_request is None:
+            return _inherited(self, "_assisted_decoding")(self, input_ids, *args, **kwargs)
+        processors, criteria, config = (
+            kwargs.pop(name) for name in ("logits_processor", "stopping_criteria", "generation_config")
+        )
+
+        def make_drafter(device: torch.device, rows: int) -> Drafter | None:
+            return SpecGenerationMixin._get_candidate_generator(
+                self, config, input_ids=input_ids, spec_request=spec_request, device=device, rows=rows
+            )
+
+        return decode(self, spec_request, make_drafter, input_ids, processors, criteria, config, kwargs)
+
+    def _get_candidate_generator(self, generation_config, *args, spec_request: SpecRequest | None = None, **kwargs):
+        """The `Drafter` of a call with `spec_strategy` (None without a draft); the class's own generator for any other."""
+        if spec_request is None:
+            return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
+        draft, settings = spec_request.draft, spec_request.settings
+        if draft is None or isinstance(draft, Drafter):
+            return draft
+        if isinstance(draft, CandidateGenerator):
+            if kwargs["rows"] > 1:
+                raise SpecUnsupportedError(
+                    f"{type(draft).__name__} proposes for one row, and this call has {kwargs['rows']}. "
+                    "Pass one prompt at a time, or a hf_specgen Drafter."
+                )
+            return GeneratorDrafter(draft, generation_config.do_sample)
+        ends = [generation_config._eos_token_tensor, getattr(draft.generation_config, "eos_token_id", None)]
+        eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
+        head = self.get_output_embeddings()
+        vocabulary = head.weight.shape[0] if head is not None else self.config.get_text_config().vocab_size
+        return ModelDrafter(
+            draft, vocabulary, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"]
+        )
+
+
+def _speculate(model, draft, settings, kwargs):
+    """Check the pair and the call, then let the class's own `generate` prepare the inputs for our loop."""
+    draft = check_draft(model, draft, settings.spec_strategy)
+    check_model(model, "target")
+    tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
+    if draft is not None and not isinstance(draft, CandidateGenerator):
+        require_usable(check_pair(model, draft, tokenizer=tokenizer, assistant_tokenizer=assistant_tokenizer))
+    for name in ("custom_generate", "negative_prompt_ids", "negative_prompt_attention_mask"):
+        if kwargs.get(name) is not None:
+            raise SpecUnsupportedError(f"{name}= cannot be combined with spec_strategy. Drop one of the two.")
+    if kwargs.get("cache_implementation") == "paged":
+        raise SpecUnsupportedError('cache_implementation="paged" batches continuously, without drafts. Drop it.')
+    if kwargs.get("use_cache") is False:
+        raise SpecUnsupportedError("use_cache=False: drafting needs the cache. Drop it.")
+    _check_inputs(kwargs)
+    request = SpecRequest(
+        settings=settings,
+        draft=draft,
+        tokenizer=tokenizer,
+        streamer=kwargs.pop("streamer", None),
+        synced_gpus=_needs_lockstep(model, kwargs.pop("synced_gpus", None)),
+        stop_strings=_take_stop_strings(model, kwargs),
+        logits_processor=kwargs.get("logits_processor"),
+        prefix_allowed_tokens_fn=kwargs.get("prefix_allowed_tokens_fn"),
+        cache=compat.pop_cache(dict(kwargs)),
+        position_ids=kwargs.get("position_ids"),
+    )
+
+    def loop(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        return SpecGenerationMixin._assisted_decoding(
+            model,
+            input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            spec_request=request,
+            **model_kwargs,
+        )
+
+    return _inherited(model, "generate")(model, custom_generate=loop, **kwargs)
+
+
+def _plain(model, kwargs, settings, reason: str):
+    """Plain decoding in place of a refused call, told apart in the statistics."""
+    kwargs.pop("assistant_tokenizer", None)
+    out = _inherited(model, "generate")(model, **kwargs)
+    stats = SpecStats(strategy=settings.spec_strategy, lossless=True, calls=1, fallback_reason=reason)
+    publish(stats)
+    if isinstance(out, torch.Tensor):
+        return out
+    new = len(out.scores or out.logits or ())
+    mask = torch.zeros(len(out.sequences), new, dtype=torch.bool, device=out.sequences.device) if new else None
+    return SpecGenerateOutput(**out, spec_stats=stats, draft_mask=mask)
+
+
+def _check_inputs(kwargs) -> None:
+    """What transformers would trip over, or warn about, before our loop can name it."""
+    ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+    if kwargs.get("inputs_embeds") is not None and ids is None:
+        raise SpecUnsupportedError("inputs_embeds without input_ids: the draft has nothing to read. Pass input_ids as well.")
+    if isinstance(ids, torch.Tensor) and ids.numel() == 0:
+        raise SpecUnsupportedError(f"The prompt is empty (input_ids of shape {tuple(ids.shape)}). Pass at least one token.")
+
+
+def _needs_lockstep(model, synced_gpus: bool | None) -> bool:
+    """transformers' own default for `synced_gpus`."""
+    if synced_gpus is not None:
+        return synced_gpus
+    several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    return several and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
+
+
+def _take_stop_strings(model, kwargs):
+    """Take stop strings out of the call: a custom loop gets no tokenizer from transformers, which then would raise."""
+    given, own = kwargs.get("generation_config"), model.generation_config
+    found = [kwargs.pop("stop_strings", None), getattr(given, "stop_strings", None), getattr(own, "stop_strings", None)]
+    if found[1] is not None:
+        kwargs["generation_config"] = copy.deepcopy(given)
+        kwargs["generation_config"].stop_strings = None
+    if found[2] is not None:
+        kwargs["stop_strings"] = None
+    return next((strings for strings in found if strings is not None), None)
+
+
+def _generate_everywhere(self, *args, **kwargs):
+    return SpecGenerationMixin.generate(self, *args, **kwargs)
+
+
+def enable(model=None):
+    """Let `model.generate()` take `spec_strategy=`; without a model, let every generation model take it.
+
+    On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
+    model stays what it was: picklable, deep-copyable, savable, of the same type. PEFT, compile and data-parallel
+    wrappers are looked through.
+
+    Returns:
+        The model, as it was given.
+    """
+    if model is None:
+        if GenerationMixin.generate is _STOCK_GENERATE:
+            wrapper = functools.wraps(_STOCK_GENERATE)(_generate_everywhere)
+            wrapper._hf_specgen_wraps = _STOCK_GENERATE
+            GenerationMixin.generate = wrapper
+        return None
+    inner = unwrap(model)
+    if not isinstance(inner, GenerationMixin):
+        raise TypeError(f"enable() takes a transformers generation model, not a {type(inner).__name__}.")
+    inner.generate = functools.partial(SpecGenerationMixin.generate, inner)
+    return model
+
+
+def disable(model=None):
+    """Undo `enable` with the same argument. Harmless if there is nothing to undo.
+
+    Returns:
+        The model, as it was given.
+    """
+    if model is None:
+        GenerationMixin.generate = _STOCK_GENERATE
+        return None
+    bound = vars(unwrap(model)).get("generate")
+    if isinstance(bound, functools.partial) and bound.func is SpecGenerationMixin.generate:
+        del unwrap(model).generate
+    return model

@@ -1,0 +1,58 @@
+"""Grouped-query attention without repeated keys and values, inside our own forwards only.
+
+With several queries and a mask, transformers' sdpa path copies K and V once per query head, in every layer and step.
+Folding the heads of a group into the query axis instead reads each key once: `[B, H, Q, D] -> [B, H_kv, H/H_kv * Q, D]`,
+with the mask repeated likewise. Same kernel, same numbers.
+"""
+
+import contextlib
+import contextvars
+
+import torch
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+_folded_masks: contextvars.ContextVar[dict | None] = contextvars.ContextVar("hf_specgen_folded_masks", default=None)
+
+
+@contextlib.contextmanager
+def folding():
+    """Inside this block (this thread only), sdpa attention folds query groups."""
+    _install()
+    token = _folded_masks.set({})
+    try:
+        yield
+    finally:
+        _folded_masks.reset(token)
+
+
+def _install() -> None:
+    """Put ourselves in front of the registered sdpa function, once. Outside `folding()` it only passes calls on."""
+    stock = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if hasattr(stock, "_hf_specgen_folds"):
+        return
+
+    def sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+        masks = _folded_masks.get()
+        groups = query.shape[1] // key.shape[1]
+        plain = masks is None or groups == 1 or attention_mask is None or attention_mask.shape[1] != 1
+        if plain or dropout or module.training or kwargs.get("position_bias") is not None or kwargs.get("softcap"):
+            return stock(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+        return _folded(masks, groups, query, key, value, attention_mask, scaling)
+
+    sdpa._hf_specgen_folds = True
+    AttentionInterface.register("sdpa", sdpa)
+
+
+def _folded(masks: dict, groups: int, query, key, value, mask, scaling) -> tuple[torch.Tensor, None]:
+    batch, heads, width, dim = query.shape
+    kv_heads = heads // groups
+    if id(mask) not in masks:  # one mask serves all layers; kept alive beside its folded form so that ids stay unique
+        expanded = mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
+        if expanded.dtype == torch.bool:
+            expanded = torch.zeros_like(expanded, dtype=query.dtype).masked_fill_(~expanded, float("-inf"))
+        masks[id(mask)] = (mask, expanded)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(batch, kv_heads, groups * width, dim), key, value, attn_mask=masks[id(mask)][1], scale=scaling
+    )
+    return out.reshape(batch, heads, width, -1).transpose(1, 2).contiguous(), None

@@ -1,0 +1,77 @@
+"""Does this architecture understand a ready-made ragged mask? Asked once per class, of the model itself.
+
+Families that are tested in this repository are known. Any other is shown two rows of different length together and
+each alone: if the logits agree, it understands; if they differ or it raises, its rows run in groups of equal length.
+"""
+
+import threading
+
+import torch
+
+from .ragged import RaggedCache, RaggedLayer, Rolling
+
+KNOWN = frozenset(
+    "llama qwen2 qwen3 mistral gemma2 gemma3_text cohere2 gpt_oss phi3 olmo2 mixtral deepseek_v3 granite starcoder2 "
+    "stablelm gpt_neox gpt2 opt".split()
+)
+_verdicts: dict[tuple, bool] = {}
+_lock = threading.Lock()
+
+
+def understands_ragged_masks(reader) -> bool:
+    """Whether rows at different positions may share a forward of this reader's model."""
+    model, config = reader.model, reader.config
+    if config.model_type in KNOWN:
+        return True
+    key = (type(model), config._attn_implementation, tuple(sorted(set(getattr(config, "layer_types", None) or ()))))
+    with _lock:
+        if key not in _verdicts:
+            _verdicts[key] = _agrees(reader)
+        return _verdicts[key]
+
+
+@torch.no_grad()
+def _agrees(reader) -> bool:
+    from .reader import Reader, read_prompt
+
+    vocabulary = reader.config.vocab_size
+    texts = [[(7 * i + 3 * row) % vocabulary for i in range(6 + 3 * row)] for row in (0, 1)]
+    tail = 3
+
+    def alone(text):
+        ids = torch.tensor([text], device=reader.device)
+        head = Reader.from_prefill(reader.model, read_prompt(reader.model, ids[:, :-tail], None)[1], [0], tail, reader.device)
+        return head, head.read(ids[:, -tail:], [tail])[0].float()
+
+    try:
+        pieces = [alone(text) for text in texts]
+        caches = [head.cache for head, _ in pieces]
+        together = Reader(reader.model, _stack(caches, tail), reader.device)
+        ids = torch.tensor([text[-tail:] for text in texts], device=reader.device)
+        logits = together._forward(ids, [tail, tail], None, None).float()
+    except Exception:  # noqa: BLE001 - whatever a foreign architecture raises here means the same: no
+        return False
+    wanted = torch.stack([x for _, x in pieces])
+    spread = wanted.std().clamp(min=1e-6)
+    tolerance = 1e-3 if reader.model.dtype == torch.float32 else 0.1
+    return bool(((logits - wanted).abs().max() / spread) < tolerance)
+
+
+def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:
+    """Two one-row caches side by side, both rolled back by `tail`."""
+    parts = {id(p): Rolling(p.window, [c.parts[i].bases[0] for c in caches]) for i, p in enumerate(caches[0].parts)}
+    layers = []
+    for pair in zip(*(c.layers for c in caches), strict=True):
+        if pair[0] is None:
+            layers.append(None)
+            continue
+        capacity = max(x.keys.shape[2] for x in pair)
+        buffers = []
+        for name in ("keys", "values"):
+            x = [getattr(layer, name) for layer in pair]
+            both = x[0].new_zeros(2, x[0].shape[1], capacity, x[0].shape[3])
+            for row, source in enumerate(x):
+                both[row, :, : source.shape[2]] = source[0]
+            buffers.append(both)
+        layers.append(RaggedLayer(*buffers, parts[id(pair[0].part)]))
+    return RaggedCache(layers, [c.lengths[0] - tail for c in caches])

@@ -1,0 +1,211 @@
+"""A KV cache in which every row has its own length, and rolling back is lowering a number.
+
+Rows are stored without their padding: the token at position j of a row sits in slot j of a preallocated buffer
+`[rows, heads, capacity, head_dim]`. A layer that looks back only `window` positions keeps a rolling part of each row:
+slot = position - base, and when the buffer is full the part that can still be seen is moved to its start.
+What a slot holds beyond the row's length is never attended to, so nothing has to be cropped, copied or realigned.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers.cache_utils import Cache
+
+MARGIN = 32  # positions behind a window that are kept, so that a rolled-back row still finds its past
+ROUND = 64  # capacities are multiples of this
+
+
+@dataclass
+class Plan:
+    """Where one forward writes, and what it sees. Made by `RaggedCache.plan`, read by every layer."""
+
+    rows: torch.Tensor | None  # rows taking part, None = all in order
+    starts: list[int]  # per row taking part: position of its first query
+    width: int  # queries per row
+    uniform: bool  # all starts equal: the model sees a plain cache
+    device_copies: dict = field(default_factory=dict)
+
+    def on(self, name: str, device: torch.device, make) -> torch.Tensor:
+        """An index tensor, made once per forward and device (a sharded model has several)."""
+        key = (name, device)
+        if key not in self.device_copies:
+            self.device_copies[key] = make().to(device)
+        return self.device_copies[key]
+
+
+class Rolling:
+    """Base positions of the rows in all layers that share one window (None = everything is kept, base 0)."""
+
+    def __init__(self, window: int | None, bases: list[int]):
+        self.window = window
+        self.bases = bases
+
+    def visible_from(self, start: int) -> int:
+        """First position that a query at `start` may still attend to (windows count the query itself)."""
+        return 0 if self.window is None else max(0, start - self.window + 1)
+
+
+class RaggedLayer:
+    """One layer's keys and values, `[rows, heads, capacity, head_dim]`. `part` is shared by the layers of one window."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, part: Rolling):
+        self.keys, self.values, self.part = keys, values, part
+        self.is_sliding = part.window is not None
+
+    def update(self, cache: "RaggedCache", keys: torch.Tensor, values: torch.Tensor):
+        plan, bases = cache.current, self.part.bases
+        n, end = len(plan.starts), plan.starts[0] + plan.width
+        if plan.uniform and plan.rows is None and bases.count(bases[0]) == n:
+            low, first, high = self.part.visible_from(plan.starts[0]) - bases[0], plan.starts[0] - bases[0], end - bases[0]
+            self.keys[:n, :, first:high] = keys
+            self.values[:n, :, first:high] = values
+            return self.keys[:n, :, low:high], self.values[:n, :, low:high]
+
+        device = self.keys.device
+        rows = plan.on("rows", device, lambda: plan.rows if plan.rows is not None else torch.arange(n))
+        slots = plan.on(f"slots{self.part.window}", device, lambda: cache.slots(self.part))
+        self.keys[rows[:, None], :, slots] = keys.transpose(1, 2)
+        self.values[rows[:, None], :, slots] = values.transpose(1, 2)
+        if not plan.uniform:
+            stop = cache.visible_slots(self.part)
+            return self.keys[:n, :, :stop], self.values[:n, :, :stop]
+        # A group of equal length: its rows are gathered into what a plain cache would hold.
+        low = self.part.visible_from(plan.starts[0])
+        seen = plan.on(f"seen{self.part.window}", device, lambda: cache.gather_slots(self.part, low, end))
+        return self.keys[rows[:, None], :, seen].transpose(1, 2), self.values[rows[:, None], :, seen].transpose(1, 2)
+
+    def buffers(self):
+        return self.keys, self.values
+
+
+class RaggedCache(Cache):
+    """Drop-in for `DynamicCache` inside one forward. `lengths[b]` = positions of row b that hold its text."""
+
+    def __init__(self, layers: list[RaggedLayer | None], lengths: list[int]):
+        self.layers = layers
+        self.lengths = lengths
+        self.offloading = False
+        self.layer_class_to_replicate = None
+        self.parts = list({id(layer.part): layer.part for layer in layers if layer is not None}.values())
+        self.margin = MARGIN
+        self.current: Plan | None = None
+
+    def reserve(self, positions: int) -> None:
+        """Promise that no rollback will exceed `positions`: rolling layers keep that much behind their window."""
+        self.margin = max(self.margin, positions)
+
+    # ---- what a forward needs -------------------------------------------------------------------------------------
+    def plan(self, width: int, rows: list[int] | None = None) -> Plan:
+        """Prepare a forward of `width` queries per row (for `rows`, or all). Makes room; sets what the model will see."""
+        chosen = range(len(self.lengths)) if rows is None else rows
+        starts = [self.lengths[b] for b in chosen]
+        self._make_room(width)
+        uniform = starts.count(starts[0]) == len(starts)
+        self.current = Plan(None if rows is None else torch.tensor(rows), starts, width, uniform)
+        return self.current
+
+    def update(self, key_states, value_states, layer_idx: int, *args, **kwargs):
+        return self.layers[layer_idx].update(self, key_states, value_states)
+
+    def _chosen_bases(self, part: Rolling) -> torch.Tensor:
+        rows = self.current.rows
+        return torch.tensor(part.bases if rows is None else [part.bases[b] for b in rows.tolist()])
+
+    def slots(self, part: Rolling) -> torch.Tensor:
+        """`[rows, width]`: where the current queries are written."""
+        starts = torch.tensor(self.current.starts) - self._chosen_bases(part)
+        return starts[:, None] + torch.arange(self.current.width)
+
+    def gather_slots(self, part: Rolling, low: int, high: int) -> torch.Tensor:
+        """`[rows, high - low]`: the slots of positions low … high-1."""
+        return torch.arange(low, high) - self._chosen_bases(part)[:, None]
+
+    def visible_slots(self, part: Rolling) -> int:
+        """How many leading slots the current forward looks at."""
+        return max(s - b for s, b in zip(self.current.starts, part.bases, strict=True)) + self.current.width
+
+    # ---- what transformers' own mask code asks for (uniform forwards) -----------------------------------------------
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return max(self.current.starts) if self.current else max(self.lengths)
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.get_seq_length()
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        start = self.get_seq_length()
+        layer = self.layers[layer_idx] or next(x for x in self.layers if x is not None)
+        low = layer.part.visible_from(start)
+        return start + query_length - low, low
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    is_compileable = False
+    is_initialized = True
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return [layer is not None and layer.is_sliding for layer in self.layers]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        return [False] * len(self.layers)
+
+    @property
+    def is_dummy(self) -> list[bool]:
+        return [layer is None for layer in self.layers]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.current.starts) if self.current else len(self.lengths)
+
+    # ---- room -------------------------------------------------------------------------------------------------------
+    def _make_room(self, width: int) -> None:
+        """Grow, or roll, so that every row can take `width` more positions."""
+        for part in self.parts:
+            layers = [layer for layer in self.layers if layer is not None and layer.part is part]
+            capacity = layers[0].keys.shape[2]
+            needed = max(length - base for length, base in zip(self.lengths, part.bases, strict=True)) + width
+            if needed <= capacity:
+                continue
+            if part.window is not None:
+                keep = part.window - 1 + self.margin
+                shifts = [max(0, length - keep - base) for length, base in zip(self.lengths, part.bases, strict=True)]
+                for layer in layers:
+                    _roll(layer, shifts, self.lengths, part.bases)
+                part.bases[:] = [base + shift for base, shift in zip(part.bases, shifts, strict=True)]
+                needed = keep + width
+            if needed > capacity:  # geometric growth: copies cost a constant per token
+                for layer in layers:
+                    layer.keys, layer.values = (_grown(x, _rounded(max(needed, capacity * 5 // 4))) for x in layer.buffers())
+
+    def drop(self, row: int) -> None:
+        """A row leaves: the last one takes its place."""
+        last = len(self.lengths) - 1
+        if row != last:
+            for layer in self.layers:
+                if layer is not None:
+                    used = self.lengths[last] - layer.part.bases[last]
+                    for x in layer.buffers():
+                        x[row, :, :used] = x[last, :, :used]
+        for values in (self.lengths, *(part.bases for part in self.parts)):
+            values[row] = values[last]
+            values.pop()
+
+
+def _roll(layer: RaggedLayer, shifts: list[int], lengths: list[int], bases: list[int]) -> None:
+    for b, shift in enumerate(shifts):
+        if shift:
+            used = lengths[b] - bases[b]
+            for x in layer.buffers():
+                x[b, :, : used - shift] = x[b, :, shift:used].clone()
+
+
+def _rounded(capacity: int) -> int:
+    return -(-capacity // ROUND) * ROUND
+
+
+def _grown(x: torch.Tensor, capacity: int) -> torch.Tensor:
+    bigger = x.new_zeros(*x.shape[:2], capacity, x.shape[3])
+    bigger[:, :, : x.shape[2]] = x
+    return bigger

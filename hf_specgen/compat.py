@@ -1,0 +1,46 @@
+"""What differs between the supported transformers versions (5.17 and newer), in one place."""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+from transformers import GenerationMixin
+
+_NAMES = ("cache", "past_key_values")  # newest first: 5.21 renamed the second into the first
+
+CACHE_NAME: str = next(n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters)
+"""The name under which this transformers passes the KV cache around in `generate` and its outputs."""
+
+
+@functools.lru_cache(maxsize=256)
+def forward_parameters(model_class: type) -> frozenset[str]:
+    """Names of the arguments that the class's `forward` takes."""
+    return frozenset(inspect.signature(model_class.forward).parameters)
+
+
+def cache_argument(model) -> str:
+    """The name under which this model's `forward` takes its KV cache (remote code may still use an older one)."""
+    known = forward_parameters(type(model))
+    return next((n for n in (CACHE_NAME, *_NAMES) if n in known), CACHE_NAME)
+
+
+def pop_cache(kwargs: dict):
+    """Take the KV cache out of `generate`'s keyword arguments, whatever its name; None if there is none."""
+    found = [kwargs.pop(n, None) for n in _NAMES]
+    return next((c for c in found if c is not None), None)
+
+
+def cache_of(outputs):
+    """The KV cache in a model's output, or None."""
+    return next((c for n in _NAMES if (c := outputs.get(n)) is not None), None)
+
+
+def layer_config(text_config, index: int):
+    """The config of one decoder layer (heterogeneous models keep one per layer)."""
+    per_layer = getattr(text_config, "per_layer_config", None)
+    return per_layer[index] if per_layer is not None else text_config
+
+
+def original(function: Callable) -> Callable:
+    """Strip our own wrapper, if `enable()` has put one there."""
+    return getattr(function, "_hf_specgen_wraps", function)

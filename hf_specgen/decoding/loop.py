@@ -1,0 +1,158 @@
+"""The decoding loop: propose, score, accept, commit, learn."""
+
+import warnings
+
+import torch
+
+from ..cache.adopt import Export
+from ..cache.reader import Reader
+from ..drafters import Drafter
+from ..errors import SpecDraftError, SpecNumericsError
+from ..lengths import Length
+from ..noise import Noise
+from ..stats import Clock, SpecStats
+from ..verifiers import Proposal, Verifier
+from .processors import on_target
+from .rows import Row
+
+
+class Decoding:
+    """One call in progress.
+
+    Args:
+        target: has read the prompts.
+        first_logits: `[rows, vocabulary]`, the target's logits after the prompts.
+        rows: in the order of the batch.
+        drafter: None decodes without a draft (every round emits one token).
+        export: collects the rows' caches as they leave, or None.
+        streamer: of a one-row call, or None.
+        plain_on_oom: go on without the draft when it runs out of memory.
+    """
+
+    def __init__(
+        self,
+        target: Reader,
+        rows: list[Row],
+        drafter: Drafter | None,
+        verifier: Verifier,
+        length: Length,
+        stats: SpecStats,
+        clock: Clock,
+        export: Export | None = None,
+        streamer=None,
+        plain_on_oom: bool = False,
+    ):
+        self.target, self.rows, self.drafter = target, list(rows), drafter
+        self.verifier, self.length = verifier, length
+        self.stats, self.clock = stats, clock
+        self.export, self.streamer, self.plain_on_oom = export, streamer, plain_on_oom
+        self.device = rows[0].ids.device
+
+    def run(self, first_logits: torch.Tensor) -> None:
+        """Decode until every row has ended. The prefill's logits are round 0."""
+        self.commit(Proposal.empty(len(self.rows), self.device), first_logits[:, None], self.noise())
+        self.begin_drafting()
+        while self.rows:
+            noise = self.noise()
+            proposal = self.propose(noise)
+            logits = self.score(proposal)
+            self.commit(proposal, logits, noise)
+
+    def noise(self) -> Noise:
+        return Noise([row.seed for row in self.rows], [row.length for row in self.rows], self.device)
+
+    def begin_drafting(self) -> None:
+        if self.rows and self.drafter is not None:
+            with self.clock.lap("prefill"):
+                self._guarded(lambda: self.drafter.begin(self.rows))
+
+    def propose(self, noise: Noise) -> Proposal:
+        """Every row's draft for this round; a row near its end drafts only what it can still use."""
+        nothing = Proposal.empty(len(self.rows), self.device)
+        if self.drafter is None:
+            return nothing
+        widths = [self._width(row) for row in self.rows]
+        before = self.drafter.forwards
+        with self.clock.lap("draft"):
+            proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise)) or nothing
+        for row, width in zip(self.rows, widths, strict=True):
+            row.stats.draft_forwards += (self.drafter.forwards - before if self.drafter and width else 0)
+        return proposal
+
+    def _width(self, row: Row) -> int:
+        wanted = min(self.length.next(row.index), row.limit - row.length - 1)
+        allowed = self.drafter.limit(row)
+        if allowed <= 0 and row.stats.fallback_reason is None:
+            row.stats.fallback_reason = f"row {row.index}: its text ({row.length} tokens) is beyond the draft's context"
+            if not self.stats.fallback_reason:
+                self.stats.fallback_reason = row.stats.fallback_reason
+                warnings.warn(f"{row.stats.fallback_reason}; it goes on without drafts.", stacklevel=2)
+        return max(0, min(wanted, allowed))
+
+    def score(self, proposal: Proposal) -> torch.Tensor:
+        """One target forward over each row's last token and its draft: float32 logits `[rows, width + 1, vocabulary]`."""
+        pending = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
+        ids = torch.cat([pending, proposal.tokens], dim=1)
+        self.counts = proposal.counts.tolist() if proposal.width else [0] * len(self.rows)
+        with self.clock.lap("verify" if proposal.width else "step"):
+            logits = self.target.read(ids.to(self.target.device), [count + 1 for count in self.counts])
+        return logits.to(self.device, torch.float32)
+
+    def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> None:
+        """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
+        counts = self.counts if proposal.width else [0] * len(self.rows)
+        scores = on_target(self.rows, counts, logits)
+        verdict = self.verifier.accept(proposal, scores, noise)
+        slots = torch.arange(scores.shape[1], device=self.device)
+        nan = (scores.amax(-1).isnan() & (slots <= proposal.counts[:, None])).any(1)
+        told = torch.cat([torch.stack([verdict.accepted, nan.long(), verdict.next_token], 1), proposal.tokens], dim=1)
+        outcome = told.tolist()  # the round's one read by the host
+        self._refuse_nan([o[1] for o in outcome])
+        for b, (row, (accepted, _, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
+            row.last_drafted = drafted[: counts[b]]
+            stay = row.commit(counts[b], accepted, [*drafted[:accepted], next_token], scores[b], logits[b])
+            self.target.lengths[b] = row.length - 1
+            self.length.learn(row.index, counts[b], accepted)
+            if self.streamer is not None:
+                for token in stay:
+                    self.streamer.put(torch.tensor([token]))
+        if self.drafter is not None and proposal.width:
+            self.drafter.settle(self.rows, scores, [accepted for accepted, *_ in outcome])
+        for b in reversed(range(len(self.rows))):
+            if self.rows[b].done:
+                self._release(b)
+
+    def _release(self, b: int) -> None:
+        row = self.rows[b]
+        if self.export is not None:
+            self.export.take(self.target.cache, b, row.index, row.length - 1)
+        self.target.drop(b)
+        if self.drafter is not None:
+            self.drafter.drop(b)
+        self.rows[b] = self.rows[-1]
+        self.rows.pop()
+
+    def _refuse_nan(self, found: list[int]) -> None:
+        if any(found):
+            row = self.rows[found.index(1)]
+            raise SpecNumericsError(
+                f"The target returned NaN logits for row {row.index} at position {row.length}. "
+                "Check its dtype (float16 overflows; try bfloat16) and weights, or pass remove_invalid_values=True."
+            )
+
+    def _guarded(self, step):
+        """Run a step of the draft. Out of memory is reported as the draft's; with plain_on_oom it is given up instead."""
+        try:
+            return step()
+        except torch.OutOfMemoryError as error:
+            message = f"The draft ran out of memory ({error})"
+            if not self.plain_on_oom:
+                raise SpecDraftError(
+                    f"{message}. Use a smaller or quantized draft, put it on another device, or pass "
+                    'spec_fallback="plain" to go on without it.'
+                ) from error
+        warnings.warn(f"{message}; decoding goes on without it.", stacklevel=2)
+        self.stats.fallback_reason = message
+        self.stats.draft_forwards += self.drafter.forwards
+        self.drafter = None
+        return None

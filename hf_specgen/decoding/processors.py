@@ -1,0 +1,178 @@
+"""Logits processors on every slot of a block, each slot seeing exactly the text that plain decoding would show it.
+
+Three kinds. Pointwise ones (temperature, top-p, …) read scores only: they run once on all slots, flattened. Built-in
+ones that read the text see `prefix + draft[:i]` of the unpadded row. Custom ones may keep state: the live object sees
+the true text only, once per emitted token, as in plain decoding; drafted slots are shown to a copy.
+"""
+
+import copy
+
+import torch
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.generation import logits_process
+
+from ..errors import SpecUnsupportedError
+
+POINTWISE = tuple(
+    getattr(logits_process, name)
+    for name in (
+        "TemperatureLogitsWarper TopPLogitsWarper TopKLogitsWarper TopHLogitsWarper MinPLogitsWarper "
+        "TypicalLogitsWarper EpsilonLogitsWarper EtaLogitsWarper InfNanRemoveLogitsProcessor LogitNormalization "
+        "SuppressTokensLogitsProcessor"
+    ).split()
+)
+STATEFUL_BUILT_IN = (logits_process.SynthIDTextWatermarkLogitsProcessor,)
+REFUSED = (
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+    logits_process.ClassifierFreeGuidanceLogitsProcessor,
+)
+
+
+class RowProcessors:
+    """The processors of one row, in plain decoding's order."""
+
+    def __init__(self, processors: LogitsProcessorList):
+        self.live = list(processors)
+        self.pointwise = all(type(p) in POINTWISE for p in self.live)
+        self.stateful = [not _stateless(p) for p in self.live]
+        for p in self.live:
+            if isinstance(p, REFUSED):
+                raise SpecUnsupportedError(
+                    f"{type(p).__name__} (guidance_scale) runs the model on a second prompt with a cache of its own, "
+                    "which drafted tokens would spoil. Decode without spec_strategy."
+                )
+        if any(self.stateful):
+            self.trial()  # a processor that cannot be copied is refused before the first token
+
+    def trial(self) -> list:
+        """The processors, with copies in place of those that keep state."""
+        return [_copied(p) if s else p for p, s in zip(self.live, self.stateful, strict=True)]
+
+
+def apply(processors: list, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Run processors on `ids` `[rows, length]` and `scores` float32 `[rows, vocabulary]`."""
+    for processor in processors:
+        scores = processor(ids, scores)
+    return scores
+
+
+def on_draft(rows: list, trials: list[list] | None, scores: torch.Tensor, step: int) -> torch.Tensor:
+    """The draft's scores `[rows, vocabulary]` for its `step`-th token; the rows' buffers hold the tokens before it."""
+    if trials is None:
+        return apply(rows[0].processors.live, _no_text(scores), scores)
+    return torch.cat(
+        [apply(trials[b], row.ids[None, : row.length + step].clone(), scores[b : b + 1]) for b, row in enumerate(rows)]
+    )
+
+
+def trials_for_draft(rows: list) -> list[list] | None:
+    """Copies for one round of drafting; None if no row's processors look at the text."""
+    return None if all(row.processors.pointwise for row in rows) else [row.processors.trial() for row in rows]
+
+
+def on_target(rows: list, counts: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """The target's processed scores, float32 `[rows, width + 1, vocabulary]`.
+
+    Args:
+        rows: their buffers hold the drafted tokens behind the text.
+        counts: drafted tokens per row. Slots beyond are left as they are.
+        logits: float32, same shape. Not changed.
+    """
+    if all(row.processors.pointwise for row in rows):
+        flat = logits.flatten(0, 1)
+        return apply(rows[0].processors.live, _no_text(flat), flat).view_as(logits)
+    scores = logits.clone()
+    for b, row in enumerate(rows):
+        scores[b, :1] = apply(row.processors.live, row.ids[None, : row.length].clone(), logits[b, :1].clone())
+        processors = row.processors.trial() if counts[b] else []
+        for i in range(1, counts[b] + 1):
+            scores[b, i : i + 1] = apply(processors, row.ids[None, : row.length + i].clone(), logits[b, i : i + 1].clone())
+    return scores
+
+
+def catch_up(row, emitted: int, logits: torch.Tensor) -> None:
+    """Show the live processors the slots behind the first that turned out true, so that they end as plain leaves them.
+
+    Args:
+        row: before its new tokens are counted into its length (its buffer holds them).
+        emitted: tokens that the round gave; slot i led to the i-th.
+        logits: `[slots, vocabulary]` of this row, as the target gave them.
+    """
+    if any(row.processors.stateful):
+        for i in range(1, emitted):
+            apply(row.processors.live, row.ids[None, : row.length + i].clone(), logits[i : i + 1].clone())
+
+
+def _no_text(scores: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(scores.shape[0], 1, dtype=torch.long, device=scores.device)
+
+
+def _stateless(processor) -> bool:
+    built_in = type(processor).__module__ == logits_process.__name__
+    return built_in and not isinstance(processor, STATEFUL_BUILT_IN)
+
+
+def _copied(processor):
+    """A deep copy that shares neural modules and tokenizers: they are not the processor's own state."""
+    shared: dict[int, object] = {}
+    _collect_shared(processor, shared, set())
+    try:
+        return copy.deepcopy(processor, shared)
+    except Exception as error:
+        raise SpecUnsupportedError(
+            f"The logits processor {type(processor).__name__} cannot be copied ({error}), so that drafted tokens would "
+            "change its state. Give it a __deepcopy__, or decode without spec_strategy."
+        ) from error
+
+
+def _collect_shared(value, found: dict[int, object], seen: set[int]) -> None:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, (torch.nn.Module, PreTrainedTokenizerBase)):
+        found[id(value)] = value
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect_shared(item, found, seen)
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            _collect_shared(item, found, seen)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        _collect_shared(vars(value), found, seen)
+
+
+def own_processors(model, request, config, ids: torch.Tensor, pad: int, row: int, rows: int) -> RowProcessors:
+    """What `generate` would build for this row alone.
+
+    Args:
+        request: the call's `logits_processor` and `prefix_allowed_tokens_fn`.
+        config: the prepared GenerationConfig of the call. Its absolute lengths count columns, so they shrink by `pad`.
+        ids: `[length]`, the unpadded prompt.
+        row, rows: this row's index and how many there are; a custom processor is the caller's own only if alone.
+    """
+    config = copy.copy(config)
+    config.max_length = config.max_length - pad
+    config.min_length = max(0, config.min_length - pad) if config.min_length is not None else None
+    config.num_return_sequences = 1
+    custom = LogitsProcessorList(request.logits_processor or [])
+    if rows > 1:
+        custom = LogitsProcessorList(p if _stateless(p) else _copied(p) for p in custom)
+    allowed = request.prefix_allowed_tokens_fn
+    if allowed is not None:
+        batch_id = row // request.prompt_copies
+        allowed = _for_row(allowed, batch_id)
+    return RowProcessors(
+        model._get_logits_processor(
+            generation_config=config,
+            input_ids_seq_length=ids.shape[0],
+            encoder_input_ids=ids[None],
+            prefix_allowed_tokens_fn=allowed,
+            logits_processor=custom,
+            device=ids.device,
+            model_kwargs={},
+        )
+    )
+
+
+def _for_row(function, batch_id: int):
+    return lambda _, sent: function(batch_id, sent)

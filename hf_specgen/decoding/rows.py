@@ -1,0 +1,72 @@
+"""The rows being decoded: their text, and what a verdict changes. Rows leave as they end; those that stay keep order
+in every cache by the same move (the last takes the place of the one that leaves)."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..stats import RowStats
+from .processors import RowProcessors, catch_up
+from .stops import Stops
+
+
+@dataclass
+class Row:
+    """One row, without its padding.
+
+    Attributes:
+        index: its place in the batch.
+        ids: int64 `[capacity]`; the first `length` are text, drafted tokens may lie behind.
+        tokens: the same text on the host.
+        limit: length at which `max_length` ends it.
+        last_drafted: the tokens proposed in the last round.
+    """
+
+    index: int
+    ids: torch.Tensor
+    tokens: list[int]
+    prompt_length: int
+    limit: int
+    seed: int
+    stops: Stops
+    processors: RowProcessors
+    stats: RowStats = field(default_factory=RowStats)
+    from_draft: list[bool] = field(default_factory=list)
+    scores: list[torch.Tensor] | None = None
+    logits: list[torch.Tensor] | None = None
+    last_drafted: list[int] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    def commit(self, drafted: int, accepted: int, new: list[int], scores: torch.Tensor, logits: torch.Tensor) -> list[int]:
+        """Append what a round gave, up to a stop. Returns the tokens that stay.
+
+        Args:
+            drafted, accepted: of this row in this round.
+            new: the accepted tokens and the one after them.
+            scores, logits: `[slots, vocabulary]`, processed and raw; slot i led to new[i].
+        """
+        start = self.length
+        self.ids[start : start + len(new)] = torch.tensor(new, device=self.ids.device)
+        if self.scores is not None:
+            self.scores.extend(scores[: len(new)].clone())
+        if self.logits is not None:
+            self.logits.extend(logits[: len(new)].clone())
+        kept, self.done = self.stops.end(self.ids, start, new, self.scores)
+        for kept_per_token in (self.scores, self.logits):
+            if kept_per_token is not None:
+                del kept_per_token[len(kept_per_token) - len(new) + kept :]
+        catch_up(self, kept, logits)
+        self.tokens.extend(new[:kept])
+        self.from_draft.extend(i < accepted for i in range(kept))
+        self.stats.trace.append((drafted, accepted))
+        self.stats.emitted += kept
+        self.stats.trimmed += len(new) - kept
+        return new[:kept]

@@ -1,0 +1,32 @@
+"""Any transformers `CandidateGenerator` as a drafter, one row at a time."""
+
+import torch
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from ..verifiers import Proposal
+from .base import Drafter
+
+
+class GeneratorDrafter(Drafter):
+    """Candidates without logits count as chosen (q one-hot); with logits, as drawn from their softmax when sampling."""
+
+    def __init__(self, generator: CandidateGenerator, do_sample: bool):
+        self.generator = generator
+        self.do_sample = do_sample
+
+    def propose(self, rows, widths, verifier, noise):
+        (row,), (width,) = rows, widths
+        if not width:
+            return Proposal.empty(1, row.ids.device)
+        self.forwards += 1
+        candidates, logits = self.generator.get_candidates(row.ids[None, : row.length].clone())
+        tokens = candidates[:, row.length :][:, :width].to(row.ids.device)
+        count = tokens.shape[1]
+        row.ids[row.length : row.length + count] = tokens[0]
+        q = None
+        if self.do_sample and logits is not None and count:
+            q = logits[:, :count].to(row.ids.device, torch.float32).softmax(-1)
+        return Proposal(tokens, torch.tensor([count], device=tokens.device), q)
+
+    def settle(self, rows, scores, accepted):
+        self.generator.update_candidate_strategy(rows[0].ids[None, : rows[0].length].clone(), scores, accepted[0])

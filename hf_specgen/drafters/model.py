@@ -1,0 +1,140 @@
+"""A smaller language model drafts: one token per forward, on its own ragged cache."""
+
+import torch
+
+from ..cache.reader import Reader, device_of, read_prompt
+from ..decoding.processors import on_draft, trials_for_draft
+from ..errors import SpecNumericsError
+from ..verifiers import Proposal
+from .base import Drafter
+
+
+class ModelDrafter(Drafter):
+    """Drafts with a causal language model.
+
+    Args:
+        model: the draft.
+        vocabulary: the target's number of logits. Ids that only one of the two has are never proposed.
+        threshold: `assistant_confidence_threshold`, or None.
+        eos: ids after which drafting ends for the round (the row goes on: the target decides).
+    """
+
+    def __init__(self, model, vocabulary: int, threshold: float | None, eos: list[int], device: torch.device):
+        self.model = model
+        self.vocabulary = vocabulary
+        self.threshold = threshold or None
+        self.device = device_of(model, device)
+        self.eos = torch.tensor(eos, device=self.device)
+        config = model.config.get_text_config(decoder=True)
+        self.known_ids = model.get_input_embeddings().weight.shape[0] if model.get_input_embeddings() else config.vocab_size
+        self.context = getattr(config, "max_position_embeddings", None) or float("inf")
+        self.reader: Reader | None = None
+        self.read: list[list[int]] = []  # per row: the tokens its cache holds
+
+    @property
+    def forwards(self) -> int:
+        return self.reader.forwards + 1 if self.reader is not None else 0
+
+    def limit(self, row) -> int:
+        """Every token fed back needs a position in the draft's table."""
+        return int(max(0, min(self.context - row.length, row.limit)))
+
+    def begin(self, rows) -> None:
+        """Read the rows' texts but for their last token; rows beyond the draft's context stay unread."""
+        fits = [self.limit(row) > 0 for row in rows]
+        texts = [row.tokens[:-1] if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
+        width = max(map(len, texts))
+        pads = [width - len(text) for text in texts]
+        ids = torch.tensor([[0] * pad + text for pad, text in zip(pads, texts, strict=True)], device=self.device)
+        mask = (torch.arange(width) >= torch.tensor(pads)[:, None]).long().to(self.device) if any(pads) else None
+        _, cache = read_prompt(self.model, self._known(ids), mask)
+        self.reader = Reader.from_prefill(self.model, cache, pads, room=256, device=self.device)
+        self.read = [text if ok else [] for ok, text in zip(fits, texts, strict=True)]
+        self.reader.lengths[:] = map(len, self.read)
+
+    def _known(self, ids: torch.Tensor) -> torch.Tensor:
+        """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
+        return ids.masked_fill(ids >= self.known_ids, 0)
+
+    def propose(self, rows, widths, verifier, noise):
+        width = max(widths)
+        if not width:
+            return Proposal.empty(len(rows), rows[0].ids.device)
+        self.reader.cache.reserve(width + 1)
+        trials = trials_for_draft(rows)
+        home = rows[0].ids.device
+        wanted = torch.tensor(widths, device=home)
+        counts = torch.zeros(len(rows), dtype=torch.long, device=home)
+        drawing = wanted > 0
+        self.invalid = torch.zeros(len(rows), dtype=torch.bool, device=home)
+        tokens, q = [], []
+        logits = self._read_unread(rows, widths)
+        for step in range(width):
+            if step:
+                fed = self._known(tokens[-1][:, None].to(self.device))
+                logits = self.reader.read(fed, [int(step < w) for w in widths], keep=1)[:, 0]
+            scores = on_draft(rows, trials, self._to_target_vocabulary(logits, home), step)
+            self.invalid |= scores.amax(-1).isnan() & drawing
+            if self.threshold is not None:  # looks at the distribution, before anything is drawn from it
+                drawing &= scores.softmax(-1).amax(-1) >= self.threshold
+            drawing &= step < wanted
+            if home.type == "cpu" and not drawing.any():
+                break
+            chosen, distribution = verifier.draw(scores, noise, step)
+            counts += drawing
+            for b, row in enumerate(rows):
+                if step < widths[b]:
+                    row.ids[row.length + step] = chosen[b]
+            tokens.append(chosen)
+            if distribution is not None:
+                q.append(distribution)
+            drawing &= ~torch.isin(chosen, self.eos.to(home))
+        if not tokens:
+            return Proposal.empty(len(rows), home)
+        return Proposal(torch.stack(tokens, 1), counts, torch.stack(q, 1) if q else None)
+
+    def _read_unread(self, rows, widths) -> torch.Tensor:
+        """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token."""
+        unread = [row.tokens[len(self.read[b]) :] if widths[b] else [] for b, row in enumerate(rows)]
+        counts = [len(tokens) for tokens in unread]
+        width = max(counts)
+        ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in unread], device=self.device)
+        logits = self.reader.read(self._known(ids), counts, keep=width if min(counts) < width else 1)
+        for b, tokens in enumerate(unread):
+            self.read[b].extend(tokens)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
+        last = torch.tensor(counts, device=logits.device).clamp(min=1) - 1
+        return logits[torch.arange(len(rows), device=logits.device), last]
+
+    def _to_target_vocabulary(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
+        logits = logits[:, : self.vocabulary].to(home, torch.float32)
+        missing = self.vocabulary - logits.shape[1]
+        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits
+
+    def settle(self, rows, scores, accepted):
+        """Keep of the cache what agrees with the text: compared, never counted."""
+        if self.reader is None:
+            return
+        if self.invalid.any():
+            row = rows[int(self.invalid.nonzero()[0, 0])]
+            raise SpecNumericsError(
+                f"The draft returned NaN logits for row {row.index} near position {row.length}. "
+                "Check its dtype (float16 overflows; try bfloat16) and weights, or use another draft."
+            )
+        for b, row in enumerate(rows):
+            held = self.reader.lengths[b]
+            fed = row.last_drafted[: held - len(self.read[b])]  # drafted tokens that were fed back
+            known = len(self.read[b])
+            for token in fed:
+                if known >= row.length or row.tokens[known] != token:
+                    break
+                self.read[b].append(token)
+                known += 1
+            self.reader.lengths[b] = known
+
+    def drop(self, row):
+        if self.reader is not None:
+            self.reader.drop(row)
+            self.read[row] = self.read[-1]
+            self.read.pop()

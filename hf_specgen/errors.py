@@ -1,0 +1,16 @@
+"""The errors a user can meet. All say what is wrong, with the offending value, and what to do."""
+
+
+class SpecUnsupportedError(ValueError):
+    """The call cannot be decoded speculatively *and* exactly. Raised before the first token; nothing has been changed.
+
+    `spec_fallback="plain"` turns it into one warning and plain decoding.
+    """
+
+
+class SpecNumericsError(RuntimeError):
+    """A model returned NaN logits. The message names the model, the row and the position."""
+
+
+class SpecDraftError(RuntimeError):
+    """The draft failed in the middle of a call (out of memory). The message names the cause and the way out."""

@@ -1,0 +1,261 @@
+"""What happened in a call, counted and timed. Every figure has its one definition here.
+
+A round is one reading of a row by the target. Round 0 is the prefill: it drafts nothing and emits one token.
+    emitted = accepted + rounds − trimmed
+holds per row and in sum. What was not measured is None.
+"""
+
+import contextlib
+import contextvars
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b else None
+
+
+@dataclass(frozen=True)
+class AcceptanceByPosition:
+    """Index i is the i-th drafted token of a round (from 0); None where no round came that far.
+
+    unconditional[i]: accepted at i / rounds that drafted a token at i.
+    conditional[i]: accepted at i / rounds that drafted a token at i and accepted all before it.
+    """
+
+    conditional: list[float | None]
+    unconditional: list[float | None]
+
+
+class _Figures:
+    """What a row and a whole call have in common, from `history`: one (drafted, accepted) per round."""
+
+    @property
+    def history(self) -> list[tuple[int, int]]:
+        raise NotImplementedError
+
+    @property
+    def rounds(self) -> int:
+        """Readings by the target, the prefill among them (a batch: summed over its rows)."""
+        return len(self.history)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens proposed and checked."""
+        return sum(d for d, _ in self.history)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that the verifier kept (before a stop cut the block)."""
+        return sum(a for _, a in self.history)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted."""
+        return _ratio(self.accepted, self.drafted)
+
+    @property
+    def mean_accepted_tokens(self) -> float | None:
+        """Accepted tokens per round in which something was drafted (without the target's own token)."""
+        return _ratio(self.accepted, sum(d > 0 for d, _ in self.history))
+
+    @property
+    def tokens_per_target_forward(self) -> float | None:
+        """emitted / rounds: what a row gains each time the target reads it. Plain decoding: 1."""
+        return _ratio(self.emitted, self.rounds)
+
+    @property
+    def acceptance_by_position(self) -> AcceptanceByPosition:
+        depth = max((d for d, _ in self.history), default=0)
+        conditional, unconditional = [], []
+        for i in range(depth):
+            hits = sum(a > i for _, a in self.history)
+            unconditional.append(_ratio(hits, sum(d > i for d, _ in self.history)))
+            conditional.append(_ratio(hits, sum(d > i and a >= i for d, a in self.history)))
+        return AcceptanceByPosition(conditional, unconditional)
+
+
+@dataclass
+class RowStats(_Figures):
+    """One row of a batch. `trimmed`: tokens cut off because a stop came before them. Seconds are the call's."""
+
+    emitted: int = 0
+    trimmed: int = 0
+    draft_forwards: int = 0
+    fallback_reason: str | None = None
+    trace: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def history(self):
+        return self.trace
+
+    @property
+    def target_forwards(self) -> int:
+        """Target forwards that this row took part in."""
+        return self.rounds
+
+
+@dataclass
+class SpecStats(_Figures):
+    """One call to `generate()`, or all calls inside `collect_stats()`.
+
+    Attributes:
+        strategy, lossless: of the (last) call; None before any.
+        fallback_reason: why a call was decoded without its draft; None if none was.
+        target_forwards, draft_forwards: forwards run, prefills included.
+        prefill_seconds: both models' reading of the prompts.
+        draft_seconds, verify_seconds: in the draft's and the target's forwards after the prefill.
+        rest_seconds: everything else after the prefill: acceptance, stops, streams, caches.
+        target_step_seconds: one target forward of one position per row, median of those seen in the call. None if none
+            was; set it (from a plain run of the same batch) to make `actual_speedup` known.
+    """
+
+    rows: list[RowStats] = field(default_factory=list)
+    strategy: str | None = None
+    lossless: bool | None = None
+    fallback_reason: str | None = None
+    calls: int = 0
+    target_forwards: int = 0
+    draft_forwards: int = 0
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    rest_seconds: float = 0.0
+    target_step_seconds: float | None = None
+    verify_forwards: int = 0
+    drafting_forwards: int = 0
+    plain_steps: int = 0
+
+    @property
+    def history(self):
+        return [entry for row in self.rows for entry in row.trace]
+
+    @property
+    def emitted(self) -> int:
+        return sum(row.emitted for row in self.rows)
+
+    @property
+    def trimmed(self) -> int:
+        return sum(row.trimmed for row in self.rows)
+
+    @property
+    def decode_seconds(self) -> float:
+        """All time after the prefill."""
+        return self.draft_seconds + self.verify_seconds + self.rest_seconds
+
+    @property
+    def theoretical_speedup(self) -> float | None:
+        """E / (1 + c·k): E = tokens per round after the prefill, k = draft forwards per target forward, c = time of a
+        draft forward / time of a verifying one (Leviathan et al. 2023, Theorem 3.8, with the acceptance seen here and
+        a verifying forward taken to cost one plain step)."""
+        rounds = self.rounds - len(self.rows)
+        if not (rounds and self.drafting_forwards and self.verify_forwards and self.verify_seconds):
+            return None
+        gained = (self.emitted - len(self.rows)) / rounds
+        cost = (self.draft_seconds / self.drafting_forwards) / (self.verify_seconds / self.verify_forwards)
+        return gained / (1 + cost * self.drafting_forwards / self.verify_forwards)
+
+    @property
+    def actual_speedup(self) -> float | None:
+        """Plain decoding's time after the prefill (its steps × `target_step_seconds`) / the time it took here."""
+        if self.target_step_seconds is None or not self.decode_seconds:
+            return None
+        return self.plain_steps * self.target_step_seconds / self.decode_seconds
+
+    def add(self, other: "SpecStats") -> None:
+        """Take another call's counts in."""
+        self.rows.extend(other.rows)
+        self.strategy, self.lossless = other.strategy, other.lossless
+        self.fallback_reason = other.fallback_reason or self.fallback_reason
+        if other.target_step_seconds is not None:
+            self.target_step_seconds = other.target_step_seconds
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def __str__(self) -> str:
+        def show(value, form=".2f", unit=""):
+            return "not measured" if value is None else f"{value:{form}}{unit}"
+
+        by_position = " ".join(show(x, ".0%") for x in self.acceptance_by_position.conditional) or "-"
+        lines = [
+            f"{self.emitted} tokens in {self.rounds} rounds over {len(self.rows)} row(s), strategy {self.strategy} "
+            f"({'lossless' if self.lossless else 'LOSSY'})",
+            f"  accepted            {self.accepted} of {self.drafted} drafted ({show(self.acceptance_rate, '.0%')})",
+            f"  by position         {by_position}",
+            f"  tokens per forward  {show(self.tokens_per_target_forward)}",
+            f"  forwards            {self.target_forwards} target, {self.draft_forwards} draft",
+            f"  seconds             {self.prefill_seconds:.2f} prefill, {self.draft_seconds:.2f} draft, "
+            f"{self.verify_seconds:.2f} verify, {self.rest_seconds:.2f} rest",
+            f"  speed-up            {show(self.actual_speedup, '.2f', '×')} actual, "
+            f"{show(self.theoretical_speedup, '.2f', '×')} theoretical",
+        ]
+        reasons = dict.fromkeys(r for r in (self.fallback_reason, *(row.fallback_reason for row in self.rows)) if r)
+        return "\n".join(lines + [f"  without drafts      {reason}" for reason in reasons])
+
+
+_SUMMED = (
+    "calls target_forwards draft_forwards prefill_seconds draft_seconds verify_seconds rest_seconds "
+    "verify_forwards drafting_forwards plain_steps"
+).split()
+
+_collectors: contextvars.ContextVar[tuple[SpecStats, ...]] = contextvars.ContextVar("hf_specgen_collectors", default=())
+
+
+@contextlib.contextmanager
+def collect_stats():
+    """`with collect_stats() as stats:` sums the speculative calls made inside (by this thread) into one `SpecStats`."""
+    stats = SpecStats()
+    token = _collectors.set((*_collectors.get(), stats))
+    try:
+        yield stats
+    finally:
+        _collectors.reset(token)
+
+
+def publish(stats: SpecStats) -> None:
+    """Hand a finished call's statistics to whoever collects them."""
+    for collector in _collectors.get():
+        collector.add(stats)
+
+
+class Clock:
+    """Laps by name. On a GPU the laps are CUDA events, so that timing never makes the host wait."""
+
+    def __init__(self, device: torch.device):
+        self.cuda = device.type == "cuda"
+        self.started = time.perf_counter()
+        self.laps: dict[str, list] = {}
+
+    def _now(self):
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @contextlib.contextmanager
+    def lap(self, name: str):
+        begin = self._now()
+        yield
+        self.laps.setdefault(name, []).append((begin, self._now()))
+
+    def seconds(self, name: str) -> list[float]:
+        """Length of each lap of this name."""
+        laps = self.laps.get(name, [])
+        if self.cuda:
+            torch.cuda.synchronize()
+            return [begin.elapsed_time(end) / 1000 for begin, end in laps]
+        return [end - begin for begin, end in laps]
+
+    def fill(self, stats: SpecStats) -> None:
+        total = time.perf_counter() - self.started
+        prefill, draft, verify, step = (self.seconds(name) for name in ("prefill", "draft", "verify", "step"))
+        stats.prefill_seconds = sum(prefill)
+        stats.draft_seconds = sum(draft)
+        stats.verify_seconds = sum(verify) + sum(step)
+        stats.verify_forwards = len(verify) + len(step)
+        stats.rest_seconds = max(0.0, total - stats.prefill_seconds - stats.draft_seconds - stats.verify_seconds)
+        stats.target_step_seconds = statistics.median(step) if step else None

@@ -1,0 +1,110 @@
+"""The interface of an acceptance rule. p = target's distribution, q = draft's, both processed, float32."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from ..noise import NEXT, Noise, draw
+
+
+@dataclass
+class Proposal:
+    """What a drafter proposes for one round.
+
+    Attributes:
+        tokens: int64 `[rows, width]`; row b's first `counts[b]` are drafted, the rest is padding.
+        counts: int64 `[rows]`.
+        q: float32 `[rows, width, vocabulary]`, the very tensor each token was drawn from; None where tokens were
+            chosen, not drawn (greedy and lookup drafts: q is one-hot).
+    """
+
+    tokens: torch.Tensor
+    counts: torch.Tensor
+    q: torch.Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        return self.tokens.shape[1]
+
+    @classmethod
+    def empty(cls, rows: int, device: torch.device) -> "Proposal":
+        return cls(torch.zeros(rows, 0, dtype=torch.long, device=device), torch.zeros(rows, dtype=torch.long, device=device))
+
+    def drafted(self) -> torch.Tensor:
+        """Bool `[rows, width]`: which slots hold a drafted token."""
+        return torch.arange(self.width, device=self.counts.device) < self.counts[:, None]
+
+
+@dataclass
+class Verdict:
+    """`accepted[b]` drafted tokens stay (int64 `[rows]`), `next_token[b]` follows them (int64 `[rows]`)."""
+
+    accepted: torch.Tensor
+    next_token: torch.Tensor
+
+
+class Verifier(ABC):
+    """An acceptance rule, and the way a draft has to draw for it."""
+
+    name: str
+    lossless: bool = True
+
+    @abstractmethod
+    def draw(self, scores: torch.Tensor, noise: Noise, offset: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Draw a draft token per row.
+
+        Args:
+            scores: float32 `[rows, vocabulary]`, the draft's processed scores.
+            noise: of this round.
+            offset: position of the drawn token, counted from the row's first undecided one.
+
+        Returns:
+            Tokens `[rows]` and q `[rows, vocabulary]`, or None for q where the rule needs none.
+        """
+
+    @abstractmethod
+    def accept(self, proposal: Proposal, scores: torch.Tensor, noise: Noise) -> Verdict:
+        """Judge a proposal.
+
+        Args:
+            scores: float32 `[rows, width + 1, vocabulary]`, the target's processed scores; slot i belongs to the token
+                after i drafted ones. Slots beyond a row's count are meaningless.
+        """
+
+
+def leading(accepted: torch.Tensor) -> torch.Tensor:
+    """Length of the leading run of True in each row of a bool `[rows, width]`."""
+    return accepted.long().cumprod(-1).sum(-1)
+
+
+def at(x: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+    """`x[b, slot[b]]` for `x` `[rows, slots, vocabulary]`."""
+    return x[torch.arange(x.shape[0], device=x.device), slot]
+
+
+def final_draw(proposal: Proposal, p: torch.Tensor, kept: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torch.Tensor:
+    """The token after `kept` accepted ones: from norm(max(scale·p − q, 0)) at a rejection, from p when all are kept.
+
+    The residual can vanish (p = q up to rounding, tiny temperatures): then p itself is the right law.
+    """
+    last = at(p, kept)
+    if proposal.width:
+        slot = kept.clamp(max=proposal.width - 1)
+        residual = last * scale[:, None].to(last.dtype)
+        if proposal.q is None:
+            drafted = proposal.tokens.gather(1, slot[:, None])
+            residual = residual.scatter(1, drafted, 0.0)
+        else:
+            residual = (residual - at(proposal.q, slot)).clamp_(min=0)
+        rejected = (kept < proposal.counts) & (residual.sum(-1) > 0)
+        last = torch.where(rejected[:, None], residual, last)
+    return draw(last, noise.uniform(NEXT, 0))
+
+
+def drafted_probabilities(proposal: Proposal, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """p(X_i) and q(X_i), float64 `[rows, width]`."""
+    index = proposal.tokens[:, :, None]
+    px = p[:, : proposal.width].gather(2, index).squeeze(2).double()
+    qx = torch.ones_like(px) if proposal.q is None else proposal.q.gather(2, index).squeeze(2).double()
+    return px, qx

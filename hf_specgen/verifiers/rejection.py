@@ -1,0 +1,27 @@
+"""Modified rejection sampling (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2).
+
+X_i stays with probability min(1, p(X_i)/q(X_i)); at the first rejection the token is drawn from norm(max(p − q, 0));
+if all stay, one more comes from p.
+"""
+
+import torch
+
+from ..noise import ACCEPT, DRAFT, Noise, draw
+from .base import Proposal, Verdict, Verifier, drafted_probabilities, final_draw, leading
+
+
+class RejectionVerifier(Verifier):
+    name = "rejection"
+
+    def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
+        q = scores.softmax(-1)
+        return draw(q, noise.uniform(DRAFT, offset)), q
+
+    def accept(self, proposal: Proposal, scores: torch.Tensor, noise: Noise) -> Verdict:
+        p = scores.softmax(-1)
+        kept = torch.zeros_like(proposal.counts)
+        if proposal.width:
+            px, qx = drafted_probabilities(proposal, p)
+            offsets = torch.arange(proposal.width, device=p.device).expand_as(px)
+            kept = leading((noise.uniform(ACCEPT, offsets) * qx < px) & proposal.drafted())
+        return Verdict(kept, final_draw(proposal, p, kept, torch.ones_like(kept), noise))

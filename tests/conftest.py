@@ -1,0 +1,21 @@
+"""Shared set-up: one thread (tiny models run faster so), helpers importable, real models found or skipped."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
+
+MODELS = Path(os.environ.get("HF_SPECGEN_MODELS", Path.home() / ".cache" / "hf-specgen" / "models"))
+
+
+@pytest.fixture(scope="session")
+def real_models() -> Path:
+    """Folder of the real pair; skips where it has not been built."""
+    if not (MODELS / "qwen2.5-coder-1.5b").is_dir():
+        pytest.skip(f"the real pair is not in {MODELS} (set HF_SPECGEN_MODELS)")
+    return MODELS

@@ -1,0 +1,90 @@
+"""Toy models that bite: decisive logits, a draft that is a noisy copy of its target, exact helpers.
+
+An unrelated random draft accepts nothing and hides faults; a noisy copy accepts often and fails in the middle of blocks.
+"""
+
+import copy
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
+
+import hf_specgen
+
+VOCAB = 64
+EOS = 63
+
+
+def tiny(config_class: type[PreTrainedConfig] = LlamaConfig, scale: float = 6.0, seed: int = 0, **overrides):
+    """A random causal LM, float32, whose argmax is decisive (weights scaled up)."""
+    settings = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": EOS,
+    } | overrides
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config_class(**settings)).float().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() >= 2:
+                p.mul_(scale)
+    return model
+
+
+def noisy(model, noise: float = 0.05, seed: int = 1):
+    """A copy of the model with noise on its weights: agrees often, not always. `noise=0` is an exact copy."""
+    draft = copy.deepcopy(hf_specgen.disable(model))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in draft.parameters():
+            if p.dim() >= 2:
+                p.add_(torch.randn(p.shape, generator=generator) * p.std() * noise)
+    return draft
+
+
+def prompts(lengths: list[int], seed: int = 0, side: str = "left", vocab: int = VOCAB):
+    """`input_ids` and `attention_mask` of random prompts, padded on one side with id 0."""
+    generator = torch.Generator().manual_seed(seed)
+    width = max(lengths)
+    ids, mask = torch.zeros(2, len(lengths), width, dtype=torch.long)
+    for b, length in enumerate(lengths):
+        where = slice(width - length, width) if side == "left" else slice(0, length)
+        ids[b, where] = torch.randint(2, vocab - 2, (length,), generator=generator)
+        mask[b, where] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def row_alone(batch, b: int):
+    """Row b of a padded batch as a batch of its own, without padding."""
+    ids = batch["input_ids"][b][batch["attention_mask"][b].bool()][None]
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def plain(model, **kwargs):
+    """The oracle: the class's own generate."""
+    return type(model).generate(model, **kwargs)
+
+
+def spec(model, draft, strategy: str = "rejection", **kwargs):
+    """`generate` with speculation on, returning the dict."""
+    hf_specgen.enable(model)
+    try:
+        return model.generate(
+            assistant_model=draft, spec_strategy=strategy, return_dict_in_generate=True, **{"do_sample": False} | kwargs
+        )
+    finally:
+        hf_specgen.disable(model)
+
+
+def new_tokens(sequences: torch.Tensor, columns: int, pad: int = 0, eos: int | None = EOS) -> list[list[int]]:
+    """Each row's new tokens up to and with its EOS."""
+    rows = []
+    for row in sequences[:, columns:].tolist():
+        rows.append(row[: row.index(eos) + 1] if eos in row else row)
+    return rows
