@@ -1,15 +1,42 @@
-"""Lossless, batched speculative decoding inside Hugging Face `generate()`."""
+"""Lossless, batched speculative decoding inside Hugging Face `generate()`.
 
-from .api import SpecGenerationMixin, disable, enable
-from .config import SpecConfig
-from .decoding.output import SpecGenerateOutput
-from .drafters import Drafter
-from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
-from .pairing import PairReport, check_pair
-from .stats import RowStats, SpecStats, collect_stats
-from .verifiers import Proposal, Verdict, Verifier
+Names are imported when first used: the command line starts without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .api import SpecGenerationMixin, disable, enable
+    from .config import SpecConfig
+    from .decoding.output import SpecGenerateOutput
+    from .drafters import Drafter
+    from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
+    from .pairing import PairReport, check_pair
+    from .stats import RowStats, SpecStats, collect_stats
+    from .verifiers import Proposal, Verdict, Verifier
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Drafter": "drafters",
+    "PairReport": "pairing",
+    "Proposal": "verifiers",
+    "RowStats": "stats",
+    "SpecConfig": "config",
+    "SpecDraftError": "errors",
+    "SpecGenerateOutput": "decoding.output",
+    "SpecGenerationMixin": "api",
+    "SpecNumericsError": "errors",
+    "SpecStats": "stats",
+    "SpecUnsupportedError": "errors",
+    "Verdict": "verifiers",
+    "Verifier": "verifiers",
+    "check_pair": "pairing",
+    "collect_stats": "stats",
+    "disable": "api",
+    "enable": "api",
+}
 
 __all__ = [
     "Drafter",
@@ -30,3 +57,13 @@ __all__ = [
     "disable",
     "enable",
 ]
+
+
+def __getattr__(name: str):
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+
+
+def __dir__():
+    return sorted({*globals(), *_WHERE})

@@ -1,0 +1,3 @@
+from hf_specgen.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""hf-specgen check-pair: what it prints, and its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hf_specgen
+from hf_specgen.cli import app
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Three vocabularies of 20 ids: two alike, one that swaps the last two tokens."""
+    words = [f"[PAD{i}]" for i in range(20)]  # brackets: rich must not take them for markup
+    for name, vocabulary in (("target", words), ("same", words), ("other", [*words[:18], words[19], words[18]])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": 20, "eos_token_id": 2}))
+        vocab = {word: id_ for id_, word in enumerate(vocabulary)}
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check-pair", *map(str, arguments)])
+
+
+def test_usable(folders):
+    result = run(folders / "target", folders / "same")
+    assert result.exit_code == 0
+    assert "verdict  exact\n" in result.stdout and "\x1b" not in result.stdout
+
+
+def test_refused(folders):
+    result = run(folders / "target", folders / "other")
+    assert result.exit_code == 1
+    assert "2 of the 20 ids known to both tokenizers mean different strings (18, 19); 90.00 % of all" in result.stdout
+    assert "18   '[PAD18]'   '[PAD19]'" in result.stdout
+
+
+def test_json(folders):
+    result = run(folders / "target", folders / "other", "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert report["verdict"] == "refused" and report["differing"][1] == {
+        "id": 19,
+        "target": "[PAD19]",
+        "draft": "[PAD18]",
+    }
+
+
+@pytest.mark.parametrize("broken", ["missing", "empty", "garbled"])
+def test_not_checked_is_one_line(folders, broken):
+    for name in ("empty", "garbled"):
+        (folders / name).mkdir()
+    (folders / "garbled" / "config.json").write_text("{")
+    result = run(folders / "target", folders / broken)
+    assert result.exit_code == 2
+    assert result.stdout == "" and len(result.stderr.splitlines()) == 1
+    assert str(folders / broken) in result.stderr and isinstance(result.exception, SystemExit)
+
+
+def test_as_a_module(folders):
+    command = [sys.executable, "-m", "hf_specgen", "check-pair", str(folders / "target"), str(folders / "same")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0 and "verdict  exact" in result.stdout
+
+
+def test_command_itself_imports_nothing_heavy(folders):
+    """With a bare package in place of hf_specgen/__init__.py, whose own imports are not the command's."""
+    code = f"""
+import sys, types
+package = types.ModuleType("hf_specgen")
+package.__path__ = [{str(Path(hf_specgen.__file__).parent)!r}]
+sys.modules["hf_specgen"] = package
+from hf_specgen.cli import main
+sys.argv[1:] = ["check-pair", "target", "same"]
+try:
+    main()
+finally:
+    assert not {{"torch", "transformers"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=folders)
