@@ -84,7 +84,7 @@ class SpecGenerationMixin(GenerationMixin):
         return decode(self, spec_request, make_drafter, input_ids, processors, criteria, config, kwargs)
 
     def _get_candidate_generator(self, generation_config, *args, spec_request: SpecRequest | None = None, **kwargs):
-        """The `Drafter` of a call with `spec_strategy` (None without a draft); the class's own generator for any other."""
+        """The `Drafter` of a call with `spec_strategy` (None without a draft), else the class's own generator."""
         if spec_request is None:
             return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
         draft, settings = spec_request.draft, spec_request.settings
@@ -101,9 +101,7 @@ class SpecGenerationMixin(GenerationMixin):
         eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
         head = self.get_output_embeddings()
         vocabulary = head.weight.shape[0] if head is not None else self.config.get_text_config().vocab_size
-        return ModelDrafter(
-            draft, vocabulary, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"]
-        )
+        return ModelDrafter(draft, vocabulary, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"])
 
 
 def _speculate(model, draft, settings, kwargs):
@@ -165,16 +163,24 @@ def _check_inputs(kwargs) -> None:
     """What transformers would trip over, or warn about, before our loop can name it."""
     ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
     if kwargs.get("inputs_embeds") is not None and ids is None:
-        raise SpecUnsupportedError("inputs_embeds without input_ids: the draft has nothing to read. Pass input_ids as well.")
+        raise SpecUnsupportedError(
+            "inputs_embeds without input_ids: the draft has nothing to read. Pass input_ids as well."
+        )
     if isinstance(ids, torch.Tensor) and ids.numel() == 0:
-        raise SpecUnsupportedError(f"The prompt is empty (input_ids of shape {tuple(ids.shape)}). Pass at least one token.")
+        raise SpecUnsupportedError(
+            f"The prompt is empty (input_ids of shape {tuple(ids.shape)}). Pass at least one token."
+        )
 
 
 def _needs_lockstep(model, synced_gpus: bool | None) -> bool:
     """transformers' own default for `synced_gpus`."""
     if synced_gpus is not None:
         return synced_gpus
-    several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    several = (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    )
     return several and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 

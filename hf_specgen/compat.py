@@ -8,7 +8,9 @@ from transformers import GenerationMixin
 
 _NAMES = ("cache", "past_key_values")  # newest first: 5.21 renamed the second into the first
 
-CACHE_NAME: str = next(n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters)
+CACHE_NAME: str = next(
+    n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+)
 """The name under which this transformers passes the KV cache around in `generate` and its outputs."""
 
 

@@ -86,5 +86,3 @@ def take_settings(kwargs: dict[str, Any], *configs) -> SpecConfig:
         elif (value := next(set_in, None)) is not None:
             found[name] = value
     return SpecConfig(**found)
-
-

@@ -4,6 +4,8 @@ A counter-based generator (Salmon et al. 2011, "Parallel random numbers: as easy
 finaliser (Steele et al. 2014), in int64 torch operations, whose overflow wraps alike on every device.
 """
 
+import functools
+
 import torch
 
 from .errors import SpecUnsupportedError
@@ -60,7 +62,9 @@ def row_seeds(rows: int, generator, device: torch.device) -> list[int]:
         if g is not None and not isinstance(g, torch.Generator):
             raise SpecUnsupportedError(f"{where} is a {type(g).__name__}; pass a torch.Generator or None.")
         if g is not None and g.device.type not in ("cpu", device.type):
-            raise SpecUnsupportedError(f"{where} lives on {g.device}, the prompt on {device}. Make it there or on the CPU.")
+            raise SpecUnsupportedError(
+                f"{where} lives on {g.device}, the prompt on {device}. Make it there or on the CPU."
+            )
 
     def draw(g) -> int:
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=g, device=g.device if g is not None else "cpu"))
@@ -77,8 +81,15 @@ class Noise:
     """
 
     def __init__(self, seeds: list[int], starts: list[int], device: torch.device):
-        self.seeds = torch.tensor(seeds, device=device)
-        self.starts = torch.tensor(starts, device=device)
+        self._seeds, self._starts, self._device = seeds, starts, device
+
+    @functools.cached_property
+    def seeds(self) -> torch.Tensor:
+        return torch.tensor(self._seeds, device=self._device)
+
+    @functools.cached_property
+    def starts(self) -> torch.Tensor:
+        return torch.tensor(self._starts, device=self._device)
 
     def uniform(self, purpose: int, offset: torch.Tensor | int) -> torch.Tensor:
         """Float64 in (0, 1) per row; `offset` (int, or `[rows, n]`) counts positions from the row's start."""

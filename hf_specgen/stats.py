@@ -196,10 +196,18 @@ class SpecStats(_Figures):
         return "\n".join(lines + [f"  without drafts      {reason}" for reason in reasons])
 
 
-_SUMMED = (
-    "calls target_forwards draft_forwards prefill_seconds draft_seconds verify_seconds rest_seconds "
-    "verify_forwards drafting_forwards plain_steps"
-).split()
+_SUMMED = [
+    "calls",
+    "target_forwards",
+    "draft_forwards",
+    "prefill_seconds",
+    "draft_seconds",
+    "verify_seconds",
+    "rest_seconds",
+    "verify_forwards",
+    "drafting_forwards",
+    "plain_steps",
+]
 
 _collectors: contextvars.ContextVar[tuple[SpecStats, ...]] = contextvars.ContextVar("hf_specgen_collectors", default=())
 

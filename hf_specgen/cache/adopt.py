@@ -66,7 +66,7 @@ def adopt(cache: DynamicCache, pads: list[int], room: int) -> RaggedCache:
 
 
 def snapshot(cache: DynamicCache) -> list[dict]:
-    """What `restore` needs to put a stock cache back: its layers' attributes (stock updates replace tensors, never write)."""
+    """What `restore` needs: the layers' attributes (a stock update replaces tensors, it never writes into them)."""
     return [dict(layer.__dict__) for layer in cache.layers]
 
 

@@ -1,8 +1,8 @@
 """Grouped-query attention without repeated keys and values, inside our own forwards only.
 
 With several queries and a mask, transformers' sdpa path copies K and V once per query head, in every layer and step.
-Folding the heads of a group into the query axis instead reads each key once: `[B, H, Q, D] -> [B, H_kv, H/H_kv * Q, D]`,
-with the mask repeated likewise. Same kernel, same numbers.
+Folding a group's heads into the query axis instead reads each key once, `[B, H, Q, D] -> [B, H_kv, H/H_kv * Q, D]`,
+the mask repeated likewise. Same kernel, same numbers.
 """
 
 import contextlib

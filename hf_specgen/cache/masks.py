@@ -21,7 +21,7 @@ def ragged_masks(config, cache: RaggedCache, positions: torch.Tensor, dtype: tor
         dtype: of the model, for the additive masks that eager attention wants.
 
     Returns:
-        A mask `[rows, 1, width, slots]` (bool for sdpa: True = attend; additive for eager), or a dict of them by layer type.
+        A mask `[rows, 1, width, slots]` (bool for sdpa: True = attend; additive for eager), or a dict by layer type.
     """
     eager = config._attn_implementation == "eager"
     by_type = getattr(config, "layer_types", None)

@@ -1,4 +1,4 @@
-"""Does this architecture understand a ready-made ragged mask? Asked once per class, of the model itself.
+"""Does this architecture understand a ready-made ragged mask? Asked once per configuration, of the model itself.
 
 Families that are tested in this repository are known. Any other is shown two rows of different length together and
 each alone: if the logits agree, it understands; if they differ or it raises, its rows run in groups of equal length.
@@ -11,8 +11,26 @@ import torch
 from .ragged import RaggedCache, RaggedLayer, Rolling
 
 KNOWN = frozenset(
-    "llama qwen2 qwen3 mistral gemma2 gemma3_text cohere2 gpt_oss phi3 olmo2 mixtral deepseek_v3 granite starcoder2 "
-    "stablelm gpt_neox gpt2 opt".split()
+    [
+        "llama",
+        "qwen2",
+        "qwen3",
+        "mistral",
+        "gemma2",
+        "gemma3_text",
+        "cohere2",
+        "gpt_oss",
+        "phi3",
+        "olmo2",
+        "mixtral",
+        "deepseek_v3",
+        "granite",
+        "starcoder2",
+        "stablelm",
+        "gpt_neox",
+        "gpt2",
+        "opt",
+    ]
 )
 _verdicts: dict[tuple, bool] = {}
 _lock = threading.Lock()
@@ -20,10 +38,10 @@ _lock = threading.Lock()
 
 def understands_ragged_masks(reader) -> bool:
     """Whether rows at different positions may share a forward of this reader's model."""
-    model, config = reader.model, reader.config
-    if config.model_type in KNOWN:
+    if reader.config.model_type in KNOWN:
         return True
-    key = (type(model), config._attn_implementation, tuple(sorted(set(getattr(config, "layer_types", None) or ()))))
+    # One class can hold several position schemes (Falcon: rotary or ALiBi), told apart by its config alone.
+    key = (type(reader.model), reader.config._attn_implementation, reader.config.to_json_string(use_diff=False))
     with _lock:
         if key not in _verdicts:
             _verdicts[key] = _agrees(reader)
@@ -40,7 +58,9 @@ def _agrees(reader) -> bool:
 
     def alone(text):
         ids = torch.tensor([text], device=reader.device)
-        head = Reader.from_prefill(reader.model, read_prompt(reader.model, ids[:, :-tail], None)[1], [0], tail, reader.device)
+        head = Reader.from_prefill(
+            reader.model, read_prompt(reader.model, ids[:, :-tail], None)[1], [0], tail, reader.device
+        )
         return head, head.read(ids[:, -tail:], [tail])[0].float()
 
     try:
@@ -49,7 +69,7 @@ def _agrees(reader) -> bool:
         together = Reader(reader.model, _stack(caches, tail), reader.device)
         ids = torch.tensor([text[-tail:] for text in texts], device=reader.device)
         logits = together._forward(ids, [tail, tail], None, None).float()
-    except Exception:  # noqa: BLE001 - whatever a foreign architecture raises here means the same: no
+    except Exception:
         return False
     wanted = torch.stack([x for _, x in pieces])
     spread = wanted.std().clamp(min=1e-6)

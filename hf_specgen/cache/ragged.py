@@ -46,7 +46,7 @@ class Rolling:
 
 
 class RaggedLayer:
-    """One layer's keys and values, `[rows, heads, capacity, head_dim]`. `part` is shared by the layers of one window."""
+    """One layer's keys and values, `[rows, heads, capacity, head_dim]`; `part` is shared by layers of one window."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, part: Rolling):
         self.keys, self.values, self.part = keys, values, part
@@ -56,7 +56,11 @@ class RaggedLayer:
         plan, bases = cache.current, self.part.bases
         n, end = len(plan.starts), plan.starts[0] + plan.width
         if plan.uniform and plan.rows is None and bases.count(bases[0]) == n:
-            low, first, high = self.part.visible_from(plan.starts[0]) - bases[0], plan.starts[0] - bases[0], end - bases[0]
+            low, first, high = (
+                self.part.visible_from(plan.starts[0]) - bases[0],
+                plan.starts[0] - bases[0],
+                end - bases[0],
+            )
             self.keys[:n, :, first:high] = keys
             self.values[:n, :, first:high] = values
             return self.keys[:n, :, low:high], self.values[:n, :, low:high]
@@ -96,7 +100,7 @@ class RaggedCache(Cache):
 
     # ---- what a forward needs -------------------------------------------------------------------------------------
     def plan(self, width: int, rows: list[int] | None = None) -> Plan:
-        """Prepare a forward of `width` queries per row (for `rows`, or all). Makes room; sets what the model will see."""
+        """Prepare a forward of `width` queries per row (for `rows`, or all): make room, set what the model will see."""
         chosen = range(len(self.lengths)) if rows is None else rows
         starts = [self.lengths[b] for b in chosen]
         self._make_room(width)
@@ -177,7 +181,9 @@ class RaggedCache(Cache):
                 needed = keep + width
             if needed > capacity:  # geometric growth: copies cost a constant per token
                 for layer in layers:
-                    layer.keys, layer.values = (_grown(x, _rounded(max(needed, capacity * 5 // 4))) for x in layer.buffers())
+                    layer.keys, layer.values = (
+                        _grown(x, _rounded(max(needed, capacity * 5 // 4))) for x in layer.buffers()
+                    )
 
     def drop(self, row: int) -> None:
         """A row leaves: the last one takes its place."""

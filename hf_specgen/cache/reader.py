@@ -3,6 +3,8 @@
 Every forward of the decoding loop, target's and draft's, goes through `Reader.read`.
 """
 
+import functools
+
 import torch
 from transformers.cache_utils import DynamicCache
 
@@ -10,7 +12,7 @@ from .. import compat
 from . import attention, probe
 from .adopt import adopt
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
-from .ragged import RaggedCache
+from .ragged import Plan, RaggedCache
 
 
 def device_of(model, otherwise: torch.device) -> torch.device:
@@ -20,8 +22,10 @@ def device_of(model, otherwise: torch.device) -> torch.device:
     return otherwise if device.type == "meta" else device
 
 
-def read_prompt(model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1) -> tuple[torch.Tensor, DynamicCache]:
-    """Prefill of a draft: `[rows, columns]` left-padded ids (mask None: no padding). Returns the last logits and the cache."""
+def read_prompt(
+    model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1
+) -> tuple[torch.Tensor, DynamicCache]:
+    """Prefill of a draft: `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache."""
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     known = compat.forward_parameters(type(model))
     inputs = {"input_ids": ids, compat.cache_argument(model): cache, "use_cache": True}
@@ -45,12 +49,17 @@ class Reader:
         known = compat.forward_parameters(type(model))
         self.takes_positions = "position_ids" in known
         self.keeps_logits = "logits_to_keep" in known
-        self.takes_masks = self.takes_positions and self.config._attn_implementation in RAGGED_IMPLEMENTATIONS
         self.forwards = 0
 
     @classmethod
     def from_prefill(cls, model, cache: DynamicCache, pads: list[int], room: int, device: torch.device) -> "Reader":
         return cls(model, adopt(cache, pads, room), device)
+
+    @functools.cached_property
+    def ragged_together(self) -> bool:
+        """Whether rows at different positions may share a forward; asked when that first happens."""
+        masks = self.takes_positions and self.config._attn_implementation in RAGGED_IMPLEMENTATIONS
+        return masks and probe.understands_ragged_masks(self)
 
     @property
     def lengths(self) -> list[int]:
@@ -69,9 +78,7 @@ class Reader:
         """
         width = ids.shape[1]
         lengths = self.lengths
-        if lengths.count(lengths[0]) == len(lengths):
-            logits = self._forward(ids, counts, None, keep)
-        elif self.takes_masks and probe.understands_ragged_masks(self):
+        if lengths.count(lengths[0]) == len(lengths) or self.ragged_together:
             logits = self._forward(ids, counts, None, keep)
         else:
             logits = self._in_groups(ids, counts, keep)
@@ -97,11 +104,7 @@ class Reader:
         plan = self.cache.plan(ids.shape[1], rows)
         inputs = {"input_ids": ids, compat.cache_argument(self.model): self.cache, "use_cache": True}
         if self.takes_positions:
-            # Padding repeats a row's last position: beyond it there may be none left in the model's table.
-            steps = torch.arange(plan.width)
-            starts, ends = torch.tensor(plan.starts)[:, None], torch.tensor(counts).clamp(min=1)[:, None] - 1
-            positions = (starts + torch.minimum(steps, ends)).to(ids.device)
-            inputs["position_ids"] = positions
+            inputs["position_ids"] = positions = _positions(plan, counts, ids.device)
         if not plan.uniform:
             inputs["attention_mask"] = ragged_masks(self.config, self.cache, positions, self.model.dtype)
         if self.keeps_logits:
@@ -112,3 +115,11 @@ class Reader:
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)
+
+
+def _positions(plan: Plan, counts: list[int], device: torch.device) -> torch.Tensor:
+    """`[rows, width]`. Padding repeats a row's last position: beyond it there may be none left in the model's table."""
+    if plan.uniform and min(counts) == plan.width:
+        return torch.arange(plan.starts[0], plan.starts[0] + plan.width, device=device).expand(len(counts), -1)
+    starts, ends = torch.tensor(plan.starts)[:, None], torch.tensor(counts).clamp(min=1)[:, None] - 1
+    return (starts + torch.minimum(torch.arange(plan.width), ends)).to(device)

@@ -2,7 +2,7 @@
 
 import typer
 
-from hf_specgen.cli import check_pair
+from . import check_pair, demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -13,6 +13,7 @@ def _root() -> None:
 
 
 app.command("check-pair")(check_pair.command)
+app.command("demo")(demo.command)
 
 
 def main() -> None:

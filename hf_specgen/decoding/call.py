@@ -21,7 +21,7 @@ from ..verifiers import verifier_for
 from .checks import check_call, check_prompt
 from .loop import Decoding
 from .output import as_dict, sequences_of
-from .processors import own_processors
+from ..processors import own_processors
 from .rows import Row
 from .stops import Stops
 
@@ -43,7 +43,9 @@ class SpecRequest:
     prompt_copies: int = 1  # rows per prompt, as the prefix constraint counts them
 
 
-def decode(model, request: SpecRequest, make_drafter, input_ids, logits_processor, stopping_criteria, config, model_kwargs):
+def decode(
+    model, request: SpecRequest, make_drafter, input_ids, logits_processor, stopping_criteria, config, model_kwargs
+):
     """Check, prefill, loop, return. A cache that was handed in is put back as it was if anything raises.
 
     Args:
@@ -93,7 +95,9 @@ def decode(model, request: SpecRequest, make_drafter, input_ids, logits_processo
             plain_on_oom=request.settings.spec_fallback == "plain",
         )
         loop.run(first_logits)
-        sequences = sequences_of(given, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor))
+        sequences = sequences_of(
+            given, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        )
         cache = export.write(sequences.shape[1] - 1) if export is not None else None
     except BaseException:
         if saved is not None:
@@ -111,7 +115,7 @@ def decode(model, request: SpecRequest, make_drafter, input_ids, logits_processo
 
 
 def _pack_left(input_ids: torch.Tensor, model_kwargs: dict) -> tuple[torch.Tensor, list[int]]:
-    """Rows padded on the right are moved to the right edge, as plain decoding would want them; also in `model_kwargs`."""
+    """Rows padded on the right are moved to the right edge, as plain decoding wants them; also in `model_kwargs`."""
     mask = model_kwargs.get("attention_mask")
     if mask is None:
         return input_ids, [0] * len(input_ids)
@@ -138,7 +142,9 @@ def _check_positions(request: SpecRequest, ids: torch.Tensor, model_kwargs: dict
     usual = mask.long().cumsum(-1) - 1
     given = model_kwargs["position_ids"]
     if given.shape != usual.shape or bool(((given != usual) & mask.bool()).any()):
-        raise SpecUnsupportedError("position_ids differ from 0, 1, 2, … of each row's tokens. Drop them, or decode plainly.")
+        raise SpecUnsupportedError(
+            "position_ids differ from 0, 1, 2, … of each row's tokens. Drop them, or decode plainly."
+        )
 
 
 def _check_cache(request: SpecRequest, ids: torch.Tensor, model_kwargs: dict, config) -> list[dict] | None:

@@ -53,7 +53,9 @@ def check_model(model, whose: str) -> None:
     if model.training and any(isinstance(m, torch.nn.Dropout) and m.p > 0 and m.training for m in model.modules()):
         _refuse(f"The {whose} is in training mode with active dropout.", f"Call {whose}.eval() first.")
     config = model.config.get_text_config(decoder=True)
-    if model.training and any(getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")):
+    if model.training and any(
+        getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")
+    ):
         _refuse(f"The {whose} is in training mode with attention dropout.", f"Call {whose}.eval() first.")
 
 
@@ -77,12 +79,26 @@ def check_call(config, streamer, model_kwargs: dict, synced_gpus) -> None:
         _refuse("Constrained beam search is not sampled token by token.")
     if config.token_healing:
         _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
-    for name in ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp", "speculation_type", "assistant_ensemble_weight"):
+    for name in (
+        "prompt_lookup_num_tokens",
+        "assistant_early_exit",
+        "use_mtp",
+        "speculation_type",
+        "assistant_ensemble_weight",
+    ):
         if getattr(config, name, None):
             _refuse(f"{name}={getattr(config, name)!r} asks for another source of drafts or a lossy mix.", "Drop it.")
     if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
         _refuse("output_attentions / output_hidden_states are not collected here.", "Drop them, or " + PLAIN.lower())
-    known = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep", "inputs_embeds"}
+    known = {
+        "attention_mask",
+        "position_ids",
+        "cache",
+        "past_key_values",
+        "use_cache",
+        "logits_to_keep",
+        "inputs_embeds",
+    }
     extra = sorted(k for k, v in model_kwargs.items() if v is not None and k not in known)
     if extra:
         _refuse(f"Extra model inputs {extra} are not carried through drafted blocks.")
@@ -93,7 +109,9 @@ def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad
     if input_ids.dim() != 2 or input_ids.shape[1] == 0:
         _refuse(f"The prompt is empty (input_ids of shape {tuple(input_ids.shape)}).", "Pass at least one token.")
     if embeds is not None and embeds.shape[1] != input_ids.shape[1]:
-        _refuse("inputs_embeds without the matching input_ids: the draft has nothing to read.", "Pass input_ids as well.")
+        _refuse(
+            "inputs_embeds without the matching input_ids: the draft has nothing to read.", "Pass input_ids as well."
+        )
     if len(input_ids) > 1 and pad_token is None:
         _refuse("A batch needs a pad token and the model has none.", "Pass pad_token_id=.")
     if mask is not None:
@@ -108,5 +126,3 @@ def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad
                 f"Row {holes[0, 0].item()} of the attention mask has a hole.",
                 "Mask only padding, on the left or on the right.",
             )
-
-

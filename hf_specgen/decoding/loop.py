@@ -12,7 +12,7 @@ from ..lengths import Length
 from ..noise import Noise
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
-from .processors import on_target
+from ..processors import on_target
 from .rows import Row
 
 
@@ -76,7 +76,7 @@ class Decoding:
         with self.clock.lap("draft"):
             proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise)) or nothing
         for row, width in zip(self.rows, widths, strict=True):
-            row.stats.draft_forwards += (self.drafter.forwards - before if self.drafter and width else 0)
+            row.stats.draft_forwards += self.drafter.forwards - before if self.drafter and width else 0
         return proposal
 
     def _width(self, row: Row) -> int:
@@ -90,7 +90,7 @@ class Decoding:
         return max(0, min(wanted, allowed))
 
     def score(self, proposal: Proposal) -> torch.Tensor:
-        """One target forward over each row's last token and its draft: float32 logits `[rows, width + 1, vocabulary]`."""
+        """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
         pending = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
         ids = torch.cat([pending, proposal.tokens], dim=1)
         self.counts = proposal.counts.tolist() if proposal.width else [0] * len(self.rows)
@@ -101,7 +101,7 @@ class Decoding:
     def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> None:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
         counts = self.counts if proposal.width else [0] * len(self.rows)
-        scores = on_target(self.rows, counts, logits)
+        scores = on_target(self.rows, proposal.tokens, counts, logits)
         verdict = self.verifier.accept(proposal, scores, noise)
         slots = torch.arange(scores.shape[1], device=self.device)
         nan = (scores.amax(-1).isnan() & (slots <= proposal.counts[:, None])).any(1)
@@ -141,7 +141,7 @@ class Decoding:
             )
 
     def _guarded(self, step):
-        """Run a step of the draft. Out of memory is reported as the draft's; with plain_on_oom it is given up instead."""
+        """Run a step of the draft. Out of memory is reported as the draft's; with plain_on_oom it is given up."""
         try:
             return step()
         except torch.OutOfMemoryError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..stats import RowStats
-from .processors import RowProcessors, catch_up
+from ..processors import RowProcessors, catch_up
 from .stops import Stops
 
 
@@ -45,7 +45,9 @@ class Row:
     def new_tokens(self) -> list[int]:
         return self.tokens[self.prompt_length :]
 
-    def commit(self, drafted: int, accepted: int, new: list[int], scores: torch.Tensor, logits: torch.Tensor) -> list[int]:
+    def commit(
+        self, drafted: int, accepted: int, new: list[int], scores: torch.Tensor, logits: torch.Tensor
+    ) -> list[int]:
         """Append what a round gave, up to a stop. Returns the tokens that stay.
 
         Args:

@@ -32,7 +32,9 @@ class Stops:
             else:
                 self.others.append(_copied(criterion) if own_copies else criterion)
 
-    def end(self, ids: torch.Tensor, length: int, new: list[int], scores: list[torch.Tensor] | None) -> tuple[int, bool]:
+    def end(
+        self, ids: torch.Tensor, length: int, new: list[int], scores: list[torch.Tensor] | None
+    ) -> tuple[int, bool]:
         """How many of the `new` tokens stay, and whether the row ends with the last of them.
 
         Args:
@@ -59,6 +61,6 @@ def _copied(criterion):
         return copy.deepcopy(criterion)
     except Exception as error:
         raise SpecUnsupportedError(
-            f"The stopping criterion {type(criterion).__name__} cannot be copied ({error}), so that the rows of a batch "
-            "would share its state. Pass one prompt at a time, or give it a __deepcopy__."
+            f"The stopping criterion {type(criterion).__name__} cannot be copied ({error}), so that rows of a "
+            "batch would share its state. Pass one prompt at a time, or give it a __deepcopy__."
         ) from error

@@ -21,7 +21,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 VOCAB_SIZE = 2048
 CONTEXT = 256
 END = "<|end|>"
-LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "ensurepip", "encodings", "__pycache__"}
+LEFT_OUT = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "turtledemo",
+    "ensurepip",
+    "encodings",
+    "__pycache__",
+}
 
 
 def corpus() -> list[str]:
@@ -44,7 +54,11 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False, padding_side="left"
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=END,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
     )
 
 
@@ -72,7 +86,7 @@ def build(layers: int) -> LlamaForCausalLM:
 
 
 def fit(model, tokens: torch.Tensor, steps: int, batch: int, lr: float, teacher=None) -> float:
-    """AdamW with warm-up and a cosine; the loss is cross-entropy, or forward KL to `teacher`. Returns the last loss (nats)."""
+    """AdamW, warm-up, cosine; the loss is cross-entropy, or forward KL to `teacher`. Returns the last loss (nats)."""
     decay = [p for p in model.parameters() if p.dim() >= 2]
     other = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": other, "weight_decay": 0.0}]
@@ -93,7 +107,9 @@ def fit(model, tokens: torch.Tensor, steps: int, batch: int, lr: float, teacher=
             else:
                 with torch.no_grad():
                     wanted = teacher(block[:, :-1], use_cache=False).logits.float().flatten(0, 1).log_softmax(-1)
-                loss = torch.nn.functional.kl_div(logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean")
+                loss = torch.nn.functional.kl_div(
+                    logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean"
+                )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -122,7 +138,10 @@ def main() -> None:
     texts = corpus()
     tokenizer = train_tokenizer(texts)
     tokens = torch.tensor([i for text in texts for i in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
-    print(f"Python {sys.version.split()[0]}: {len(texts)} files, {sum(map(len, texts)):,} characters, {len(tokens):,} tokens")
+    print(
+        f"Python {sys.version.split()[0]}: {len(texts)} files, {sum(map(len, texts)):,} characters, "
+        f"{len(tokens):,} tokens"
+    )
 
     target = build(layers=28)
     print(f"target: {target.num_parameters():,} parameters", flush=True)

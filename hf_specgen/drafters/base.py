@@ -1,22 +1,48 @@
 """The interface of a source of candidates."""
 
 from abc import abstractmethod
+from dataclasses import dataclass, field
 
 import torch
+from transformers import LogitsProcessorList
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from ..noise import Noise
-from ..verifiers import Proposal, Verifier
+from ..noise import Noise, row_seeds
+from ..processors import RowProcessors
+from ..verifiers import Proposal, Verifier, verifier_for
+
+
+@dataclass
+class LoneRow:
+    """What a drafter needs to know of a row, for a row that no decoding loop keeps."""
+
+    ids: torch.Tensor
+    tokens: list[int]
+    limit: int
+    processors: RowProcessors
+    index: int = 0
+    last_drafted: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
 
 
 class Drafter(CandidateGenerator):
-    """Proposes tokens for several rows at once. Also a transformers `CandidateGenerator`, for one row.
+    """Proposes tokens for several rows at once.
 
-    Row order is the decoding loop's; `drop` follows it when a row leaves.
+    A row has `tokens` (its text, a list), `length`, `ids` (the text as a tensor, with room behind it), `limit` (its
+    greatest length), `processors` and, in `settle`, `last_drafted` (what was proposed for it). Row order is the
+    decoding loop's; `drop` follows it when a row leaves.
+
+    Also a transformers `CandidateGenerator` for one row, drafting `num_assistant_tokens` greedily, or by sampling if
+    `do_sample`.
     """
 
     forwards: int = 0
-    fallback_reason: str | None = None
+    num_assistant_tokens: int = 5
+    do_sample: bool = False
+    _lone: LoneRow | None = None
 
     def begin(self, rows: list) -> None:  # noqa: B027 - reading the prompts is optional
         """Read the prompts. Called once, after the target's first token."""
@@ -27,8 +53,7 @@ class Drafter(CandidateGenerator):
 
     @abstractmethod
     def propose(self, rows: list, widths: list[int], verifier: Verifier, noise: Noise) -> Proposal:
-        """Draft up to `widths[b]` tokens for each row (fewer where the draft stops early), and write them into the
-        rows' buffers behind their text.
+        """Draft up to `widths[b]` tokens for each row (fewer where the draft stops early).
 
         Everything drawn must be proposed: to drop a token because of its own value bends the law.
         """
@@ -38,3 +63,34 @@ class Drafter(CandidateGenerator):
 
     def drop(self, row: int) -> None:  # noqa: B027 - optional
         """A row has left; the last one has taken its place."""
+
+    def get_candidates(self, input_ids: torch.LongTensor, **kwargs) -> tuple[torch.LongTensor, torch.Tensor | None]:
+        """Stock assisted decoding's question, for one row.
+
+        Args:
+            input_ids: `[1, length]`, the whole text; longer than at the last call.
+
+        Returns:
+            `[1, length + n]`, and log q `[1, n, vocabulary]` (None for tokens that were chosen, not drawn).
+        """
+        row, tokens = self._lone, input_ids[0].tolist()
+        room = torch.cat([input_ids[0], input_ids.new_zeros(self.num_assistant_tokens + 1)])
+        if row is None:
+            row = self._lone = LoneRow(room, tokens, len(room), RowProcessors(LogitsProcessorList()))
+            self.begin([row])
+        else:
+            row.ids, row.tokens, row.limit = room, tokens, len(room)
+        seeds = row_seeds(1, None, input_ids.device) if self.do_sample else [0]
+        noise = Noise(seeds, [row.length], input_ids.device)
+        width = min(self.num_assistant_tokens, self.limit(row))
+        proposal = self.propose([row], [width], verifier_for("rejection", self.do_sample), noise)
+        drafted = proposal.tokens[:, : int(proposal.counts[0])]
+        row.last_drafted = drafted[0].tolist()
+        q = None if proposal.q is None else proposal.q[:, : drafted.shape[1]].log()
+        return torch.cat([input_ids, drafted], dim=1), q
+
+    def update_candidate_strategy(self, input_ids: torch.LongTensor, scores: torch.Tensor, num_matches: int) -> None:
+        """Stock assisted decoding's answer: `input_ids` `[1, length]` is the text now."""
+        if self._lone is not None:
+            self._lone.tokens = input_ids[0].tolist()
+            self.settle([self._lone], scores, [num_matches])

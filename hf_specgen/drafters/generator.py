@@ -22,7 +22,6 @@ class GeneratorDrafter(Drafter):
         candidates, logits = self.generator.get_candidates(row.ids[None, : row.length].clone())
         tokens = candidates[:, row.length :][:, :width].to(row.ids.device)
         count = tokens.shape[1]
-        row.ids[row.length : row.length + count] = tokens[0]
         q = None
         if self.do_sample and logits is not None and count:
             q = logits[:, :count].to(row.ids.device, torch.float32).softmax(-1)

@@ -3,7 +3,7 @@
 import torch
 
 from ..cache.reader import Reader, device_of, read_prompt
-from ..decoding.processors import on_draft, trials_for_draft
+from ..processors import on_draft, trials_for_draft
 from ..errors import SpecNumericsError
 from ..verifiers import Proposal
 from .base import Drafter
@@ -24,9 +24,11 @@ class ModelDrafter(Drafter):
         self.vocabulary = vocabulary
         self.threshold = threshold or None
         self.device = device_of(model, device)
-        self.eos = torch.tensor(eos, device=self.device)
+        self.eos = torch.tensor(eos, dtype=torch.long, device=device)
         config = model.config.get_text_config(decoder=True)
-        self.known_ids = model.get_input_embeddings().weight.shape[0] if model.get_input_embeddings() else config.vocab_size
+        self.known_ids = (
+            model.get_input_embeddings().weight.shape[0] if model.get_input_embeddings() else config.vocab_size
+        )
         self.context = getattr(config, "max_position_embeddings", None) or float("inf")
         self.reader: Reader | None = None
         self.read: list[list[int]] = []  # per row: the tokens its cache holds
@@ -54,44 +56,48 @@ class ModelDrafter(Drafter):
 
     def _known(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
+        if self.known_ids >= self.vocabulary:
+            return ids
         return ids.masked_fill(ids >= self.known_ids, 0)
 
     def propose(self, rows, widths, verifier, noise):
-        width = max(widths)
+        width, home = max(widths), rows[0].ids.device
         if not width:
-            return Proposal.empty(len(rows), rows[0].ids.device)
+            return Proposal.empty(len(rows), home)
         self.reader.cache.reserve(width + 1)
         trials = trials_for_draft(rows)
-        home = rows[0].ids.device
-        wanted = torch.tensor(widths, device=home)
-        counts = torch.zeros(len(rows), dtype=torch.long, device=home)
-        drawing = wanted > 0
-        self.invalid = torch.zeros(len(rows), dtype=torch.bool, device=home)
-        tokens, q = [], []
+        tokens, q, confident, self.peaks = [], [], [], []
         logits = self._read_unread(rows, widths)
         for step in range(width):
             if step:
                 fed = self._known(tokens[-1][:, None].to(self.device))
                 logits = self.reader.read(fed, [int(step < w) for w in widths], keep=1)[:, 0]
             scores = on_draft(rows, trials, self._to_target_vocabulary(logits, home), step)
-            self.invalid |= scores.amax(-1).isnan() & drawing
+            self.peaks.append(scores.amax(-1))
             if self.threshold is not None:  # looks at the distribution, before anything is drawn from it
-                drawing &= scores.softmax(-1).amax(-1) >= self.threshold
-            drawing &= step < wanted
-            if home.type == "cpu" and not drawing.any():
-                break
+                confident.append(scores.softmax(-1).amax(-1) >= self.threshold)
+                if home.type == "cpu" and not torch.stack(confident).all(0).any():
+                    break
             chosen, distribution = verifier.draw(scores, noise, step)
-            counts += drawing
-            for b, row in enumerate(rows):
-                if step < widths[b]:
-                    row.ids[row.length + step] = chosen[b]
             tokens.append(chosen)
-            if distribution is not None:
-                q.append(distribution)
-            drawing &= ~torch.isin(chosen, self.eos.to(home))
+            q.append(distribution)
+            if trials is not None:
+                for row, token in zip(rows, chosen, strict=True):
+                    row.ids[min(row.length + step, row.limit)] = token
         if not tokens:
             return Proposal.empty(len(rows), home)
-        return Proposal(torch.stack(tokens, 1), counts, torch.stack(q, 1) if q else None)
+        drafted = torch.stack(tokens, 1)
+        counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
+        counts = torch.minimum(counts, self._ends(drafted, confident))
+        return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1))
+
+    def _ends(self, drafted: torch.Tensor, confident: list[torch.Tensor]) -> torch.Tensor:
+        """How many tokens of each row `[rows]` count: up to and with an EOS, and before a doubtful distribution."""
+        goes_on = ~torch.isin(drafted, self.eos)
+        length = goes_on.long().cumprod(-1).sum(-1) + 1
+        if confident:
+            length = torch.minimum(length, torch.stack(confident, 1).long().cumprod(-1).sum(-1))
+        return length
 
     def _read_unread(self, rows, widths) -> torch.Tensor:
         """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token."""
@@ -116,8 +122,9 @@ class ModelDrafter(Drafter):
         """Keep of the cache what agrees with the text: compared, never counted."""
         if self.reader is None:
             return
-        if self.invalid.any():
-            row = rows[int(self.invalid.nonzero()[0, 0])]
+        nan = torch.stack(self.peaks).isnan().any(0)
+        if nan.any():
+            row = rows[int(nan.nonzero()[0, 0])]
             raise SpecNumericsError(
                 f"The draft returned NaN logits for row {row.index} near position {row.length}. "
                 "Check its dtype (float16 overflows; try bfloat16) and weights, or use another draft."

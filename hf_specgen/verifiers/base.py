@@ -29,7 +29,9 @@ class Proposal:
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> "Proposal":
-        return cls(torch.zeros(rows, 0, dtype=torch.long, device=device), torch.zeros(rows, dtype=torch.long, device=device))
+        return cls(
+            torch.zeros(rows, 0, dtype=torch.long, device=device), torch.zeros(rows, dtype=torch.long, device=device)
+        )
 
     def drafted(self) -> torch.Tensor:
         """Bool `[rows, width]`: which slots hold a drafted token."""
@@ -83,7 +85,9 @@ def at(x: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
     return x[torch.arange(x.shape[0], device=x.device), slot]
 
 
-def final_draw(proposal: Proposal, p: torch.Tensor, kept: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torch.Tensor:
+def final_draw(
+    proposal: Proposal, p: torch.Tensor, kept: torch.Tensor, scale: torch.Tensor, noise: Noise
+) -> torch.Tensor:
     """The token after `kept` accepted ones: from norm(max(scale·p − q, 0)) at a rejection, from p when all are kept.
 
     The residual can vanish (p = q up to rounding, tiny temperatures): then p itself is the right law.

@@ -23,7 +23,9 @@ class BlockVerifier(RejectionVerifier):
         if proposal.width:
             px, qx = drafted_probabilities(proposal, p)
             for i in range(1, proposal.width + 1):
-                ratio = torch.where(qx[:, i - 1] > 0, px[:, i - 1] / qx[:, i - 1], (px[:, i - 1] > 0).double() * torch.inf)
+                ratio = torch.where(
+                    qx[:, i - 1] > 0, px[:, i - 1] / qx[:, i - 1], (px[:, i - 1] > 0).double() * torch.inf
+                )
                 w = (w * ratio).nan_to_num(0.0).clamp(max=1)
                 h = w
                 if i < proposal.width:

@@ -1,9 +1,9 @@
-"""Drafter-invariant decoding: draft and target draw with the same Gumbel noise (Gumbel-max coupling, cf. Daliri et al. 2024,
-"Coupling without communication and drafter-invariant speculative decoding").
+"""Drafter-invariant decoding: draft and target draw with the same Gumbel noise (cf. Daliri et al. 2024, "Coupling
+without communication and drafter-invariant speculative decoding").
 
-Each takes the argmax of its log-probabilities plus the noise of (row seed, position, token); a drafted token stays while
-both take the same. The text is a function of the seed alone: not of the draft, the draft length or the batch. Without a
-draft this is plain sampling with that noise.
+Each takes the argmax of its log-probabilities plus the noise of (row seed, position, token); a drafted token stays
+while both take the same. The text is a function of the seed alone: not of the draft, the draft length or the batch.
+Without a draft this is plain sampling with that noise.
 """
 
 import torch

@@ -11,15 +11,20 @@ import torch
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.generation import logits_process
 
-from ..errors import SpecUnsupportedError
+from .errors import SpecUnsupportedError
 
-POINTWISE = tuple(
-    getattr(logits_process, name)
-    for name in (
-        "TemperatureLogitsWarper TopPLogitsWarper TopKLogitsWarper TopHLogitsWarper MinPLogitsWarper "
-        "TypicalLogitsWarper EpsilonLogitsWarper EtaLogitsWarper InfNanRemoveLogitsProcessor LogitNormalization "
-        "SuppressTokensLogitsProcessor"
-    ).split()
+POINTWISE = (
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopHLogitsWarper,
+    logits_process.MinPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.SuppressTokensLogitsProcessor,
 )
 STATEFUL_BUILT_IN = (logits_process.SynthIDTextWatermarkLogitsProcessor,)
 REFUSED = (
@@ -59,7 +64,8 @@ def apply(processors: list, ids: torch.Tensor, scores: torch.Tensor) -> torch.Te
 def on_draft(rows: list, trials: list[list] | None, scores: torch.Tensor, step: int) -> torch.Tensor:
     """The draft's scores `[rows, vocabulary]` for its `step`-th token; the rows' buffers hold the tokens before it."""
     if trials is None:
-        return apply(rows[0].processors.live, _no_text(scores), scores)
+        pointwise = rows[0].processors.live
+        return apply(pointwise, _no_text(scores), scores) if pointwise else scores
     return torch.cat(
         [apply(trials[b], row.ids[None, : row.length + step].clone(), scores[b : b + 1]) for b, row in enumerate(rows)]
     )
@@ -70,23 +76,28 @@ def trials_for_draft(rows: list) -> list[list] | None:
     return None if all(row.processors.pointwise for row in rows) else [row.processors.trial() for row in rows]
 
 
-def on_target(rows: list, counts: list[int], logits: torch.Tensor) -> torch.Tensor:
+def on_target(rows: list, tokens: torch.Tensor, counts: list[int], logits: torch.Tensor) -> torch.Tensor:
     """The target's processed scores, float32 `[rows, width + 1, vocabulary]`.
 
     Args:
-        rows: their buffers hold the drafted tokens behind the text.
+        tokens: `[rows, width]`, drafted.
         counts: drafted tokens per row. Slots beyond are left as they are.
         logits: float32, same shape. Not changed.
     """
     if all(row.processors.pointwise for row in rows):
+        if not rows[0].processors.live:
+            return logits
         flat = logits.flatten(0, 1)
         return apply(rows[0].processors.live, _no_text(flat), flat).view_as(logits)
     scores = logits.clone()
     for b, row in enumerate(rows):
+        row.ids[row.length : row.length + counts[b]] = tokens[b, : counts[b]]
         scores[b, :1] = apply(row.processors.live, row.ids[None, : row.length].clone(), logits[b, :1].clone())
         processors = row.processors.trial() if counts[b] else []
         for i in range(1, counts[b] + 1):
-            scores[b, i : i + 1] = apply(processors, row.ids[None, : row.length + i].clone(), logits[b, i : i + 1].clone())
+            scores[b, i : i + 1] = apply(
+                processors, row.ids[None, : row.length + i].clone(), logits[b, i : i + 1].clone()
+            )
     return scores
 
 

@@ -1,0 +1,24 @@
+# `make demo` and `make test` do all the set-up on a fresh machine.
+VENV ?= .venv
+PYTHON ?= python3
+# torch goes in first: the plain 'torch' of the package's dependencies may pull gigabytes of CUDA libraries.
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint
+
+demo: $(VENV)/ready
+	$(BIN)/hf-specgen demo
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
