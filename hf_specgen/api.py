@@ -99,9 +99,7 @@ class SpecGenerationMixin(GenerationMixin):
             return GeneratorDrafter(draft, generation_config.do_sample)
         ends = [generation_config._eos_token_tensor, getattr(draft.generation_config, "eos_token_id", None)]
         eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
-        head = self.get_output_embeddings()
-        vocabulary = head.weight.shape[0] if head is not None else self.config.get_text_config().vocab_size
-        return ModelDrafter(draft, vocabulary, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"])
+        return ModelDrafter(draft, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"])
 
 
 def _speculate(model, draft, settings, kwargs):

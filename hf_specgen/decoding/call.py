@@ -16,12 +16,12 @@ from ..drafters import Drafter
 from ..errors import SpecUnsupportedError
 from ..lengths import SCHEDULES
 from ..noise import row_seeds
+from ..processors import own_processors
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
 from .checks import check_call, check_prompt
 from .loop import Decoding
 from .output import as_dict, sequences_of
-from ..processors import own_processors
 from .rows import Row
 from .stops import Stops
 

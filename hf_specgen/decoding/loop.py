@@ -10,9 +10,9 @@ from ..drafters import Drafter
 from ..errors import SpecDraftError, SpecNumericsError
 from ..lengths import Length
 from ..noise import Noise
+from ..processors import on_target
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
-from ..processors import on_target
 from .rows import Row
 
 
@@ -51,7 +51,7 @@ class Decoding:
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. The prefill's logits are round 0."""
         self.commit(Proposal.empty(len(self.rows), self.device), first_logits[:, None], self.noise())
-        self.begin_drafting()
+        self.begin_drafting(first_logits.shape[-1])
         while self.rows:
             noise = self.noise()
             proposal = self.propose(noise)
@@ -61,10 +61,10 @@ class Decoding:
     def noise(self) -> Noise:
         return Noise([row.seed for row in self.rows], [row.length for row in self.rows], self.device)
 
-    def begin_drafting(self) -> None:
+    def begin_drafting(self, vocabulary: int) -> None:
         if self.rows and self.drafter is not None:
             with self.clock.lap("prefill"):
-                self._guarded(lambda: self.drafter.begin(self.rows))
+                self._guarded(lambda: self.drafter.begin(self.rows, vocabulary))
 
     def propose(self, noise: Noise) -> Proposal:
         """Every row's draft for this round; a row near its end drafts only what it can still use."""

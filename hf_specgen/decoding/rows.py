@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..stats import RowStats
 from ..processors import RowProcessors, catch_up
+from ..stats import RowStats
 from .stops import Stops
 
 

@@ -44,8 +44,8 @@ class Drafter(CandidateGenerator):
     do_sample: bool = False
     _lone: LoneRow | None = None
 
-    def begin(self, rows: list) -> None:  # noqa: B027 - reading the prompts is optional
-        """Read the prompts. Called once, after the target's first token."""
+    def begin(self, rows: list, vocabulary: int | None = None) -> None:
+        """Read the prompts. Called once, after the target's first token; `vocabulary`: how many logits the target has."""
 
     def limit(self, row) -> int:
         """The most tokens this drafter can propose for a row (its context may be shorter than the target's)."""
@@ -58,10 +58,10 @@ class Drafter(CandidateGenerator):
         Everything drawn must be proposed: to drop a token because of its own value bends the law.
         """
 
-    def settle(self, rows: list, scores: torch.Tensor, accepted: list[int]) -> None:  # noqa: B027 - optional
+    def settle(self, rows: list, scores: torch.Tensor, accepted: list[int]) -> None:
         """The rows' texts have been extended; `scores` and `accepted` are what the target made of the proposal."""
 
-    def drop(self, row: int) -> None:  # noqa: B027 - optional
+    def drop(self, row: int) -> None:
         """A row has left; the last one has taken its place."""
 
     def get_candidates(self, input_ids: torch.LongTensor, **kwargs) -> tuple[torch.LongTensor, torch.Tensor | None]:

@@ -3,8 +3,8 @@
 import torch
 
 from ..cache.reader import Reader, device_of, read_prompt
-from ..processors import on_draft, trials_for_draft
 from ..errors import SpecNumericsError
+from ..processors import on_draft, trials_for_draft
 from ..verifiers import Proposal
 from .base import Drafter
 
@@ -14,21 +14,19 @@ class ModelDrafter(Drafter):
 
     Args:
         model: the draft.
-        vocabulary: the target's number of logits. Ids that only one of the two has are never proposed.
         threshold: `assistant_confidence_threshold`, or None.
         eos: ids after which drafting ends for the round (the row goes on: the target decides).
     """
 
-    def __init__(self, model, vocabulary: int, threshold: float | None, eos: list[int], device: torch.device):
+    def __init__(self, model, threshold: float | None, eos: list[int], device: torch.device):
         self.model = model
-        self.vocabulary = vocabulary
         self.threshold = threshold or None
         self.device = device_of(model, device)
         self.eos = torch.tensor(eos, dtype=torch.long, device=device)
         config = model.config.get_text_config(decoder=True)
-        self.known_ids = (
-            model.get_input_embeddings().weight.shape[0] if model.get_input_embeddings() else config.vocab_size
-        )
+        embeddings = model.get_input_embeddings()
+        self.known_ids = getattr(embeddings, "num_embeddings", config.vocab_size)
+        self.vocabulary = self.known_ids
         self.context = getattr(config, "max_position_embeddings", None) or float("inf")
         self.reader: Reader | None = None
         self.read: list[list[int]] = []  # per row: the tokens its cache holds
@@ -41,8 +39,12 @@ class ModelDrafter(Drafter):
         """Every token fed back needs a position in the draft's table."""
         return int(max(0, min(self.context - row.length, row.limit)))
 
-    def begin(self, rows) -> None:
-        """Read the rows' texts but for their last token; rows beyond the draft's context stay unread."""
+    def begin(self, rows, vocabulary=None) -> None:
+        """Read the rows' texts but for their last token; rows beyond the draft's context stay unread.
+
+        Ids that only one of the two models has are never proposed.
+        """
+        self.vocabulary = vocabulary or self.vocabulary
         fits = [self.limit(row) > 0 for row in rows]
         texts = [row.tokens[:-1] if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
         width = max(map(len, texts))
