@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from transformers import GenerationMixin
+from transformers import GenerationMixin, cache_utils
 
 _NAMES = ("cache", "past_key_values")  # newest first: 5.21 renamed the second into the first
 
@@ -12,6 +12,12 @@ CACHE_NAME: str = next(
     n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 )
 """The name under which this transformers passes the KV cache around in `generate` and its outputs."""
+
+
+DUMMY_LAYERS: tuple[type, ...] = tuple(
+    getattr(cache_utils, name) for name in ("DummyLayer",) if hasattr(cache_utils, name)
+)
+"""Cache layers that hold nothing, because their layer reads another one's keys and values (newer versions only)."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,12 +41,6 @@ def pop_cache(kwargs: dict):
 def cache_of(outputs):
     """The KV cache in a model's output, or None."""
     return next((c for n in _NAMES if (c := outputs.get(n)) is not None), None)
-
-
-def layer_config(text_config, index: int):
-    """The config of one decoder layer (heterogeneous models keep one per layer)."""
-    per_layer = getattr(text_config, "per_layer_config", None)
-    return per_layer[index] if per_layer is not None else text_config
 
 
 def original(function: Callable) -> Callable:

@@ -88,3 +88,37 @@ def new_tokens(sequences: torch.Tensor, columns: int, pad: int = 0, eos: int | N
     for row in sequences[:, columns:].tolist():
         rows.append(row[: row.index(eos) + 1] if eos in row else row)
     return rows
+
+
+def toy_tokenizer():
+    """A byte-level tokenizer for `VOCAB` ids: letters, words of several letters, the two bytes of "é" apart, specials."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "Ġ", "Ċ", "Ã", "©", "ing", "Ġthe", "ab", "cab", "Ġa"]
+    vocabulary = {"<pad>": 0, "<bos>": 1} | {piece: i + 2 for i, piece in enumerate(pieces)} | {"<eos>": EOS}
+    assert len(vocabulary) == VOCAB
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
+    )
+
+
+def text(length: int, seed: int = 0, vocab: int = VOCAB) -> list[int]:
+    """A random prompt. Equal arguments give the equal prompt, so that batches can share rows."""
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(2, vocab - 2, (length,), generator=generator).tolist()
+
+
+def batch_of(rows: list[list[int]], side: str = "left", pad: int = 0):
+    """`input_ids` and `attention_mask` of token lists, padded on one side."""
+    width = max(map(len, rows))
+    ids, mask = [], []
+    for row in rows:
+        fill = width - len(row)
+        padding, ones = [pad] * fill, [1] * len(row)
+        ids.append(padding + row if side == "left" else row + padding)
+        mask.append([0] * fill + ones if side == "left" else ones + [0] * fill)
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}

@@ -4,8 +4,9 @@ Stock caches hold one column per column of the padded input; ours hold one slot 
 """
 
 import torch
-from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from ..compat import DUMMY_LAYERS
 from ..errors import SpecUnsupportedError
 from .ragged import MARGIN, RaggedCache, RaggedLayer, Rolling, _rounded
 
@@ -19,7 +20,7 @@ def refuse_unknown_layers(cache: Cache, whose: str) -> None:
             "Leave out cache_implementation= and the cache argument, or decode without spec_strategy."
         )
     for index, layer in enumerate(cache.layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *DUMMY_LAYERS):
             raise SpecUnsupportedError(
                 f"Layer {index} of the {whose} keeps a {type(layer).__name__}, whose state cannot be rolled back to an "
                 "earlier token (recurrent, hybrid or compressed attention). Decode without spec_strategy, "
@@ -40,7 +41,7 @@ def adopt(cache: DynamicCache, pads: list[int], room: int) -> RaggedCache:
     parts: dict[int | None, Rolling] = {}
     layers: list[RaggedLayer | None] = []
     for old in cache.layers:
-        if isinstance(old, DummyLayer):  # reads another layer's keys and values
+        if isinstance(old, DUMMY_LAYERS):  # reads another layer's keys and values
             layers.append(None)
             continue
         window = old.sliding_window if isinstance(old, DynamicSlidingWindowLayer) else None
@@ -99,7 +100,7 @@ class Export:
     def write(self, columns: int) -> DynamicCache:
         """Fill the stock cache: `columns` = its new length. Columns after a finished row's end hold zeros."""
         for i, layer in enumerate(self.cache.layers):
-            if isinstance(layer, DummyLayer):
+            if isinstance(layer, DUMMY_LAYERS):
                 continue
             window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
             first = 0 if window is None else max(0, columns - window + 1)

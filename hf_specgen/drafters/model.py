@@ -46,6 +46,8 @@ class ModelDrafter(Drafter):
         """
         self.vocabulary = vocabulary or self.vocabulary
         fits = [self.limit(row) > 0 for row in rows]
+        if not any(fits):
+            return
         texts = [row.tokens[:-1] if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
         width = max(map(len, texts))
         pads = [width - len(text) for text in texts]
