@@ -8,13 +8,14 @@ import warnings
 import torch
 from transformers import GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
 from .config import take_settings
 from .decoding.call import SpecRequest, decode
-from .decoding.checks import check_draft, check_model
+from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
 from .drafters import Drafter, GeneratorDrafter, ModelDrafter
 from .errors import SpecUnsupportedError
@@ -109,14 +110,7 @@ def _speculate(model, draft, settings, kwargs):
     tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
     if draft is not None and not isinstance(draft, CandidateGenerator):
         require_usable(check_pair(model, draft, tokenizer=tokenizer, assistant_tokenizer=assistant_tokenizer))
-    for name in ("custom_generate", "negative_prompt_ids", "negative_prompt_attention_mask"):
-        if kwargs.get(name) is not None:
-            raise SpecUnsupportedError(f"{name}= cannot be combined with spec_strategy. Drop one of the two.")
-    if kwargs.get("cache_implementation") == "paged":
-        raise SpecUnsupportedError('cache_implementation="paged" batches continuously, without drafts. Drop it.')
-    if kwargs.get("use_cache") is False:
-        raise SpecUnsupportedError("use_cache=False: drafting needs the cache. Drop it.")
-    _check_inputs(kwargs)
+    check_arguments(kwargs, kwargs.get("generation_config"), model.generation_config)
     request = SpecRequest(
         settings=settings,
         draft=draft,
@@ -152,22 +146,12 @@ def _plain(model, kwargs, settings, reason: str):
     publish(stats)
     if isinstance(out, torch.Tensor):
         return out
+    if type(out) is not GenerateDecoderOnlyOutput:  # beams, encoder-decoders
+        out["spec_stats"] = stats
+        return out
     new = len(out.scores or out.logits or ())
     mask = torch.zeros(len(out.sequences), new, dtype=torch.bool, device=out.sequences.device) if new else None
     return SpecGenerateOutput(**out, spec_stats=stats, draft_mask=mask)
-
-
-def _check_inputs(kwargs) -> None:
-    """What transformers would trip over, or warn about, before our loop can name it."""
-    ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
-    if kwargs.get("inputs_embeds") is not None and ids is None:
-        raise SpecUnsupportedError(
-            "inputs_embeds without input_ids: the draft has nothing to read. Pass input_ids as well."
-        )
-    if isinstance(ids, torch.Tensor) and ids.numel() == 0:
-        raise SpecUnsupportedError(
-            f"The prompt is empty (input_ids of shape {tuple(ids.shape)}). Pass at least one token."
-        )
 
 
 def _needs_lockstep(model, synced_gpus: bool | None) -> bool:

@@ -26,6 +26,14 @@ def forward_parameters(model_class: type) -> frozenset[str]:
     return frozenset(inspect.signature(model_class.forward).parameters)
 
 
+@functools.lru_cache(maxsize=256)
+def takes_cache(model_class: type) -> bool:
+    """Whether the class's `forward` takes a transformers `Cache` (XLM's `cache` is a dict of its own)."""
+    parameters = inspect.signature(model_class.forward).parameters
+    annotations = [parameters[n].annotation for n in _NAMES if n in parameters]
+    return any(a is inspect.Parameter.empty or "Cache" in str(a) for a in annotations)
+
+
 def cache_argument(model) -> str:
     """The name under which this model's `forward` takes its KV cache (remote code may still use an older one)."""
     known = forward_parameters(type(model))

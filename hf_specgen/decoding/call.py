@@ -56,7 +56,7 @@ def decode(
         int64 `[rows, columns + new tokens]`, or a `SpecGenerateOutput`.
     """
     clock = Clock(input_ids.device)
-    check_call(config, request.streamer, model_kwargs, request.synced_gpus)
+    check_call(config, model_kwargs, request.synced_gpus)
     mask = model_kwargs.get("attention_mask")
     check_prompt(input_ids, mask, model_kwargs.get("inputs_embeds"), config._pad_token_tensor)
     given, packed_ids, pads = input_ids, *_pack_left(input_ids, model_kwargs)

@@ -5,6 +5,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from .. import compat
 from ..cache.adopt import refuse_unknown_layers
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
@@ -42,7 +43,11 @@ def check_model(model, whose: str) -> None:
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         _refuse(f"The {whose} ({name}) is an encoder-decoder, which is not supported.")
-    if getattr(model, "_is_stateful", False) or not type(model)._supports_default_dynamic_cache():
+    if (
+        not compat.takes_cache(type(model))
+        or getattr(model, "_is_stateful", False)
+        or not type(model)._supports_default_dynamic_cache()
+    ):
         _refuse(f"The {whose} ({name}) keeps a recurrent state, or no KV cache that can be rolled back.")
     if model.generation_config is not None and model.generation_config.use_cache is False:
         _refuse(f"The {whose}'s generation_config has use_cache=False.", "Set it to True: drafting needs the cache.")
@@ -59,16 +64,39 @@ def check_model(model, whose: str) -> None:
         _refuse(f"The {whose} is in training mode with attention dropout.", f"Call {whose}.eval() first.")
 
 
-def check_call(config, streamer, model_kwargs: dict, synced_gpus) -> None:
+def check_arguments(kwargs: dict, *configs) -> None:
+    """What transformers would act on, trip over or warn about before our loop sees it.
+
+    Args:
+        kwargs: of `generate`. `configs`: GenerationConfigs (or None), most important first.
+    """
+
+    def effective(name: str):
+        values = (getattr(c, name, None) for c in configs)
+        return kwargs[name] if name in kwargs else next((v for v in values if v is not None), None)
+
+    for name in ("custom_generate", "negative_prompt_ids", "negative_prompt_attention_mask"):
+        if kwargs.get(name) is not None:
+            _refuse(f"{name}= cannot be combined with spec_strategy.", "Drop one of the two.")
+    if effective("cache_implementation") not in (None, "dynamic", "hybrid"):  # transformers drops "hybrid" as well
+        _refuse(f'cache_implementation="{effective("cache_implementation")}": the cache here is our own.', "Drop it.")
+    if effective("use_cache") is False:
+        _refuse("use_cache=False: drafting needs the cache.", "Drop it.")
+    if effective("token_healing"):
+        _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
+    ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+    if kwargs.get("inputs_embeds") is not None and ids is None:
+        _refuse("inputs_embeds without input_ids: the draft has nothing to read.", "Pass input_ids as well.")
+    if isinstance(ids, torch.Tensor) and ids.numel() == 0:
+        _refuse(f"The prompt is empty (input_ids of shape {tuple(ids.shape)}).", "Pass at least one token.")
+
+
+def check_call(config, model_kwargs: dict, synced_gpus: bool) -> None:
     """Options of the call that are not decoded here. `config`: the prepared GenerationConfig."""
     if synced_gpus:
         _refuse("synced_gpus=True (FSDP, ZeRO-3) needs every rank in step, which uneven acceptance breaks.")
     if (config.num_beams or 1) > 1:
         _refuse(f"num_beams={config.num_beams}: beam search is not sampled token by token.", "Use num_beams=1.")
-    if config.use_cache is False:
-        _refuse("use_cache=False: drafting needs the cache.", "Drop it.")
-    if config.cache_implementation not in (None, "dynamic"):
-        _refuse(f'cache_implementation="{config.cache_implementation}": the cache here is our own.', "Drop it.")
     if config.guidance_scale not in (None, 1, 1.0):
         _refuse(f"guidance_scale={config.guidance_scale} runs a second, guided pass with its own cache.")
     if getattr(config, "penalty_alpha", None):
@@ -77,8 +105,6 @@ def check_call(config, streamer, model_kwargs: dict, synced_gpus) -> None:
         _refuse(f"dola_layers={config.dola_layers!r} contrasts layers.")
     if getattr(config, "constraints", None) or getattr(config, "force_words_ids", None):
         _refuse("Constrained beam search is not sampled token by token.")
-    if config.token_healing:
-        _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
     for name in (
         "prompt_lookup_num_tokens",
         "assistant_early_exit",
