@@ -41,8 +41,8 @@ class SpecGenerationMixin(GenerationMixin):
     Used by `enable` on models as they are, or as a base class: `class MyLlama(SpecGenerationMixin, LlamaForCausalLM)`.
     """
 
-    @functools.wraps(_STOCK_GENERATE)
     @torch.no_grad()
+    @functools.wraps(_STOCK_GENERATE, assigned=())  # the signature; not the name, by which it is pickled
     def generate(self, *args, **kwargs):
         """As `GenerationMixin.generate`, with these arguments more (see `SpecConfig`):
 

@@ -58,7 +58,8 @@ class SpecConfig:
         )
         threshold = self.assistant_confidence_threshold
         unless(
-            threshold is None or (isinstance(threshold, (int, float)) and 0 <= threshold <= 1),
+            threshold is None
+            or (isinstance(threshold, (int, float)) and not isinstance(threshold, bool) and 0 <= threshold <= 1),
             "assistant_confidence_threshold",
             "pass a probability between 0 and 1, or None for off.",
         )

@@ -80,7 +80,15 @@ class _Figures:
 
 @dataclass
 class RowStats(_Figures):
-    """One row of a batch. `trimmed`: tokens cut off because a stop came before them. Seconds are the call's."""
+    """One row of a batch. Seconds are the call's.
+
+    Attributes:
+        emitted: new tokens.
+        trimmed: tokens cut off because a stop came before them.
+        draft_forwards: draft forwards of the rounds in which this row could draft.
+        fallback_reason: why this row was decoded without drafts, or None.
+        trace: (drafted, accepted) of each round.
+    """
 
     emitted: int = 0
     trimmed: int = 0
@@ -109,6 +117,8 @@ class SpecStats(_Figures):
         prefill_seconds: both models' reading of the prompts.
         draft_seconds, verify_seconds: in the draft's and the target's forwards after the prefill.
         rest_seconds: everything else after the prefill: acceptance, stops, streams, caches.
+        verify_forwards, drafting_forwards: of the target and the draft after the prefill.
+        plain_steps: target forwards that plain decoding would have taken after the prefill.
         target_step_seconds: one target forward of one position per row, median of those seen in the call. None if none
             was; set it (from a plain run of the same batch) to make `actual_speedup` known.
     """

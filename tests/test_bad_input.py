@@ -112,6 +112,7 @@ INVALID = {
     "threshold above one": ({"assistant_confidence_threshold": 1.5}, r"threshold=1\.5.*between 0 and 1"),
     "threshold string": ({"assistant_confidence_threshold": "0.4"}, "threshold='0.4'.*between 0 and 1"),
     "threshold nan": ({"assistant_confidence_threshold": float("nan")}, "threshold=nan.*between 0 and 1"),
+    "threshold bool": ({"assistant_confidence_threshold": True}, "threshold=True.*between 0 and 1"),
     "unknown fallback": ({"spec_fallback": "quiet"}, "spec_fallback='quiet'.*plain"),
     "schedule of a given config": (
         {"generation_config": GenerationConfig(num_assistant_tokens_schedule="maybe", max_new_tokens=3)},
@@ -542,6 +543,50 @@ def test_models_without_any_cache_are_refused(target, draft, config, sizes, whos
     refused(*pair, rf"{whose}\b.*cache.*")
 
 
+@pytest.mark.parametrize("family", ["Mamba", "Lfm2", "T5"])
+def test_the_fallback_decodes_a_target_that_cannot_be_rolled_back(draft, family):
+    odd = t5() if family == "T5" else tiny(getattr(tf, f"{family}Config"), scale=1.0, **RECURRENT[family])
+    settings = prompts([5]) | {"do_sample": False, "max_new_tokens": 6, "return_dict_in_generate": True}
+    wanted = plain(odd, **settings)
+    hf_specgen.enable(odd)
+    with pytest.warns(UserWarning, match="without the draft") as caught:
+        got = odd.generate(assistant_model=draft, spec_strategy="rejection", spec_fallback="plain", **settings)
+    assert sum("without the draft" in str(w.message) for w in caught) == 1
+    assert torch.equal(got.sequences, wanted.sequences)
+    assert "target" in got.spec_stats.fallback_reason
+
+
+UNUSABLE = {
+    "none": lambda target: None,
+    "path": lambda target: "gpt2",
+    "the target": lambda target: target,
+    "recurrent": lambda target: tiny(tf.MambaConfig, scale=1.0, state_size=4),
+    "training": lambda target: DROPOUTS["GPT-2's residual"]().train(),
+    "far larger vocabulary": lambda target: tiny(num_hidden_layers=1, vocab_size=5000),
+}
+
+
+@pytest.mark.parametrize("build", UNUSABLE.values(), ids=UNUSABLE)
+def test_the_fallback_decodes_without_an_unusable_draft(target, build):
+    unusable = build(target)
+    with pytest.raises(SpecUnsupportedError):
+        target.generate(**prompts([5]), assistant_model=unusable, **SETTINGS)
+    with pytest.warns(UserWarning, match="without the draft"):
+        got = target.generate(**prompts([5]), assistant_model=unusable, spec_fallback="plain", **SETTINGS)
+    assert torch.equal(got, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"use_cache": False}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str
+)
+def test_settings_of_the_targets_own_config_are_seen(target, draft, setting):
+    saved, target.generation_config = target.generation_config, GenerationConfig(pad_token_id=0, **setting)
+    try:
+        refused(target, draft, "|".join(setting))
+    finally:
+        target.generation_config = saved
+
+
 # -- training mode -----------------------------------------------------------------------------------------------------
 
 
@@ -623,6 +668,29 @@ def test_nan_weights_in_the_target_are_named_at_once(draft, do_sample):
         broken.get_output_embeddings().weight[3].fill_(float("nan"))
     with pytest.raises(SpecNumericsError, match="target returned NaN logits for row 0 at position 5"):
         broken.generate(**prompts([5]), assistant_model=draft, **SETTINGS | {"do_sample": do_sample})
+
+
+def test_invalid_values_can_be_removed_as_the_message_says(target, draft):
+    settings = {"do_sample": False, "max_new_tokens": 6, "remove_invalid_values": True}
+    with spoiled(target, nan_in_row(0), 0):
+        wanted = plain(target, **prompts([5]), **settings)
+        got = target.generate(**prompts([5]), assistant_model=draft, spec_strategy="rejection", **settings)
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("whose", ["target", "draft"])
+def test_a_cache_handed_in_is_restored_after_nan_logits(target, draft, whose):
+    given = cache_that_has_read_it_all(target)
+    cache = given[hf_specgen.compat.CACHE_NAME]
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+    ids = torch.cat([prompts([5])["input_ids"], prompts([3], seed=4)["input_ids"]], 1)
+    call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **given}
+    model = {"target": target, "draft": draft}[whose]
+    with spoiled(model, nan_in_row(0), 1), pytest.raises(SpecNumericsError):
+        target.generate(assistant_model=draft, **call, **SETTINGS)
+    assert cache.get_seq_length() == 5
+    for layer, (keys, values) in zip(cache.layers, before, strict=True):
+        assert torch.equal(layer.keys, keys) and torch.equal(layer.values, values)
 
 
 def out_of_memory(logits):

@@ -1,4 +1,4 @@
-"""Random calls: whatever family, batch, draft length and options, each row is what it is alone, and the counts add up."""
+"""Random calls: whatever family, batch, draft length and options, a row is what it is alone, and the counts add up."""
 
 import itertools
 

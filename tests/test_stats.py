@@ -302,6 +302,19 @@ def test_k_of_the_call_counts(target, twin):
     assert forwards == {1: 10, 8: 3}
 
 
+def test_a_k_beyond_the_end_of_the_text_costs_no_cache(target, twin, monkeypatch):
+    """ "As many as there are": the caches are no larger than the text can get."""
+    from hf_specgen.cache import adopt, reader
+
+    rooms, real = [], adopt.adopt
+    monkeypatch.setattr(
+        reader, "adopt", lambda cache, pads, room: rooms.append(room) or real(cache, pads, min(room, 99))
+    )
+    stats = run(target, twin, prompts([5]), num_assistant_tokens=10**9).spec_stats
+    assert stats.rows[0].trace[1][0] == NEW - 2
+    assert max(rooms) <= 512
+
+
 @pytest.fixture
 def configs_restored(target, twin):
     saved = [model.generation_config for model in (target, twin)]

@@ -72,11 +72,13 @@ def plain(model, **kwargs):
 
 
 def spec(model, draft, strategy: str = "rejection", **kwargs):
-    """`generate` with speculation on, returning the dict."""
+    """`generate` with speculation on, greedy and returning the dict unless told otherwise."""
     hf_specgen.enable(model)
     try:
         return model.generate(
-            assistant_model=draft, spec_strategy=strategy, return_dict_in_generate=True, **{"do_sample": False} | kwargs
+            assistant_model=draft,
+            spec_strategy=strategy,
+            **{"do_sample": False, "return_dict_in_generate": True} | kwargs,
         )
     finally:
         hf_specgen.disable(model)

@@ -78,7 +78,8 @@ def decode(
         if request.cache is not None or config.return_dict_in_generate:
             fresh = request.cache or DynamicCache(config=model.config.get_text_config(decoder=True))
             export = Export(fresh, pads)
-        room = min(config.max_length - packed_ids.shape[1], 256) + request.settings.num_assistant_tokens + 1
+        rest = config.max_length - packed_ids.shape[1]
+        room = min(rest, 256) + min(rest, request.settings.num_assistant_tokens) + 1
         target = Reader.from_prefill(model, cache, pads, room, device_of(model, input_ids.device))
         if request.streamer is not None:
             request.streamer.put(given.cpu())
@@ -106,8 +107,6 @@ def decode(
     if request.streamer is not None:
         request.streamer.end()
     stats.target_forwards = target.forwards + 1
-    stats.draft_forwards += loop.drafter.forwards if loop.drafter is not None else 0
-    stats.drafting_forwards = stats.draft_forwards
     stats.plain_steps = max(row.emitted for row in stats.rows) - 1
     clock.fill(stats)
     publish(stats)

@@ -47,6 +47,7 @@ class Decoding:
         self.stats, self.clock = stats, clock
         self.export, self.streamer, self.plain_on_oom = export, streamer, plain_on_oom
         self.device = rows[0].ids.device
+        self.begun = False  # whether the drafter knows the rows
 
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. The prefill's logits are round 0."""
@@ -63,8 +64,11 @@ class Decoding:
 
     def begin_drafting(self, vocabulary: int) -> None:
         if self.rows and self.drafter is not None:
+            self.begun = True
+            before = self.drafter.forwards
             with self.clock.lap("prefill"):
                 self._guarded(lambda: self.drafter.begin(self.rows, vocabulary))
+            self._count_drafts(before)
 
     def propose(self, noise: Noise) -> Proposal:
         """Every row's draft for this round; a row near its end drafts only what it can still use."""
@@ -75,9 +79,17 @@ class Decoding:
         before = self.drafter.forwards
         with self.clock.lap("draft"):
             proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise)) or nothing
+        taken = self._count_drafts(before)
+        self.stats.drafting_forwards += taken
         for row, width in zip(self.rows, widths, strict=True):
-            row.stats.draft_forwards += self.drafter.forwards - before if self.drafter and width else 0
+            row.stats.draft_forwards += taken if width else 0
         return proposal
+
+    def _count_drafts(self, before: int) -> int:
+        """Forwards that the drafter has run since it had run `before`; added to the call's."""
+        taken = self.drafter.forwards - before if self.drafter is not None else 0
+        self.stats.draft_forwards += taken
+        return taken
 
     def _width(self, row: Row) -> int:
         wanted = min(self.length.next(row.index), row.limit - row.length - 1)
@@ -127,7 +139,7 @@ class Decoding:
         if self.export is not None:
             self.export.take(self.target.cache, b, row.index, row.length - 1)
         self.target.drop(b)
-        if self.drafter is not None:
+        if self.drafter is not None and self.begun:
             self.drafter.drop(b)
         self.rows[b] = self.rows[-1]
         self.rows.pop()
@@ -153,6 +165,5 @@ class Decoding:
                 ) from error
         warnings.warn(f"{message}; decoding goes on without it.", stacklevel=2)
         self.stats.fallback_reason = message
-        self.stats.draft_forwards += self.drafter.forwards
         self.drafter = None
         return None

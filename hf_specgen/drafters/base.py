@@ -45,7 +45,10 @@ class Drafter(CandidateGenerator):
     _lone: LoneRow | None = None
 
     def begin(self, rows: list, vocabulary: int | None = None) -> None:
-        """Read the prompts. Called once, after the target's first token. `vocabulary`: the target's logits."""
+        """Read the prompts. Called once, after the target's first token, with the rows that it has not ended.
+
+        `vocabulary`: how many logits the target has.
+        """
 
     def limit(self, row) -> int:
         """The most tokens this drafter can propose for a row (its context may be shorter than the target's)."""

@@ -8,7 +8,11 @@ from .base import Drafter
 
 
 class GeneratorDrafter(Drafter):
-    """Candidates without logits count as chosen (q one-hot); with logits, as drawn from their softmax when sampling."""
+    """Candidates without logits count as chosen (q one-hot); with logits, as drawn from their softmax when sampling.
+
+    It is first asked after the target's first token: an `AssistedCandidateGenerator` must not be given an attention
+    mask of the prompt's length.
+    """
 
     def __init__(self, generator: CandidateGenerator, do_sample: bool):
         self.generator = generator

@@ -1,16 +1,17 @@
-"""Folded attention gives transformers' own numbers, and only inside our forwards; the probe judges strangers rightly."""
+"""Folded attention gives transformers' own numbers, only inside our forwards; the probe judges strangers rightly."""
 
 import threading
 
 import pytest
 import torch
 from families import build
-from hf_specgen.cache import attention, probe
-from hf_specgen.cache.reader import Reader, read_prompt
 from toys import batch_of, noisy, spec, text
-from transformers import BloomForCausalLM, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from hf_specgen.cache import attention, probe
+from hf_specgen.cache.reader import Reader, read_prompt
 
 
 class Layer(torch.nn.Module):
@@ -126,7 +127,7 @@ def test_a_call_folds_and_plain_decoding_does_not(counted):
     assert counted == [inside]
 
 
-# ---- the probe ----------------------------------------------------------------------------------------------------------
+# ---- the probe ----------------------------------------------------------------------------------------------------
 class DeafAttention(torch.nn.Module):
     """Wraps a llama's inner model: throws ready-made 4-D masks away, as an architecture with its own mask code may."""
 
@@ -183,7 +184,7 @@ def verdict(model) -> bool:
     ids = torch.tensor([text(4)])
     reader = Reader.from_prefill(model, read_prompt(model, ids, None)[1], [0], 8, ids.device)
     lengths = list(reader.lengths)
-    answer = probe.understands_ragged_masks(reader)
+    answer = reader.ragged_together
     assert reader.lengths == lengths and reader.forwards == 0, "the asking reader is left as it was"
     return answer
 
@@ -223,8 +224,6 @@ def test_position_schemes_of_one_class_are_judged_apart(forgetful):
     assert verdict(rotary) is True
 
 
-def test_models_without_position_ids_never_get_a_ragged_mask():
-    model = build("bloom")
-    assert isinstance(model, BloomForCausalLM)
-    ids = torch.tensor([text(4)])
-    assert not Reader.from_prefill(model, read_prompt(model, ids, None)[1], [0], 8, ids.device).takes_masks
+def test_model_without_position_ids_is_not_even_asked(forgetful):
+    assert verdict(build("bloom")) is False
+    assert not probe._verdicts
