@@ -41,12 +41,13 @@ def _unit(key: torch.Tensor) -> torch.Tensor:
     return (((_shift_xor(key, 29) >> 13) & ((1 << 51) - 1)).double() + 0.5) * 2.0**-51
 
 
-def row_seeds(rows: int, generator, device: torch.device) -> list[int]:
+def row_seeds(rows: int, generator, device: torch.device, do_sample: bool) -> list[int]:
     """One seed per row: the i-th of one generator's stream, or one per generator of a list.
 
     Args:
         generator: None (torch's global generator), a `torch.Generator`, or a list of `rows` generators or None.
         device: of the prompt; generators live there or on the CPU.
+        do_sample: False draws nothing: like plain greedy decoding, the call leaves every generator as it was.
 
     Raises:
         SpecUnsupportedError: a list of another length, or a generator elsewhere.
@@ -65,6 +66,9 @@ def row_seeds(rows: int, generator, device: torch.device) -> list[int]:
             raise SpecUnsupportedError(
                 f"{where} lives on {g.device}, the prompt on {device}. Make it there or on the CPU."
             )
+
+    if not do_sample:
+        return [0] * rows
 
     def draw(g) -> int:
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=g, device=g.device if g is not None else "cpu"))

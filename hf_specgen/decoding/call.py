@@ -171,7 +171,7 @@ def _rows(model, request: SpecRequest, ids, pads, logits_processor, stopping_cri
         if request.tokenizer is None:
             raise SpecUnsupportedError("stop_strings need the model's tokenizer: pass tokenizer= to generate().")
         stopping_criteria.append(StopStringCriteria(stop_strings=request.stop_strings, tokenizer=request.tokenizer))
-    seeds = row_seeds(count, request.settings.generator, ids.device)
+    seeds = row_seeds(count, request.settings.generator, ids.device, config.do_sample)
     rows = []
     for b, pad in enumerate(pads):
         prompt = ids[b, pad:]

@@ -127,13 +127,12 @@ def save(model, tokenizer, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder that receives target/ and draft/")
+    parser.add_argument("--out", type=Path, required=True, help="receives target/ (kept if it is there) and draft/")
     parser.add_argument("--target-steps", type=int, default=1200)
     parser.add_argument("--draft-steps", type=int, default=1500)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
 
     texts = corpus()
     tokenizer = train_tokenizer(texts)
@@ -143,11 +142,17 @@ def main() -> None:
         f"{len(tokens):,} tokens"
     )
 
+    torch.manual_seed(0)
     target = build(layers=28)
     print(f"target: {target.num_parameters():,} parameters", flush=True)
-    fit(target, tokens, args.target_steps, batch=16, lr=3e-3)
-    save(target, tokenizer, args.out / "target")
+    if (args.out / "target").is_dir():
+        print("  already there")
+        target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32)
+    else:
+        fit(target, tokens, args.target_steps, batch=16, lr=3e-3)
+        save(target, tokenizer, args.out / "target")
 
+    torch.manual_seed(1)
     draft = build(layers=1)
     print(f"draft: {draft.num_parameters():,} parameters", flush=True)
     fit(draft, tokens, args.draft_steps, batch=16, lr=4e-3, teacher=target.float())

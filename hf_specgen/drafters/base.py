@@ -83,7 +83,7 @@ class Drafter(CandidateGenerator):
             self.begin([row])
         else:
             row.ids, row.tokens, row.limit = room, tokens, len(room)
-        seeds = row_seeds(1, None, input_ids.device) if self.do_sample else [0]
+        seeds = row_seeds(1, None, input_ids.device, self.do_sample)
         noise = Noise(seeds, [row.length], input_ids.device)
         width = min(self.num_assistant_tokens, self.limit(row))
         proposal = self.propose([row], [width], verifier_for("rejection", self.do_sample), noise)
