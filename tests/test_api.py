@@ -1,4 +1,4 @@
-"""`enable`, `disable`, the mixin, wrappers around models, and candidates from elsewhere: what goes in and what stays as it was."""
+"""`enable`, `disable`, the mixin, wrappers around models, candidates from elsewhere: what goes in, what stays."""
 
 import copy
 import io
@@ -8,7 +8,14 @@ import warnings
 import pytest
 import torch
 from toys import EOS, VOCAB, noisy, plain, prompts, row_alone, spec, tiny, toy_tokenizer
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, LlamaForCausalLM, LogitsProcessorList, pipeline
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    LlamaForCausalLM,
+    LogitsProcessorList,
+    pipeline,
+)
 from transformers.generation.candidate_generator import (
     AssistedCandidateGenerator,
     CandidateGenerator,
@@ -73,7 +80,7 @@ def alone(model, batch):
     return [plain(model, **row_alone(batch, b), **OPTIONS)[0].tolist() for b in range(len(batch["input_ids"]))]
 
 
-# ---- enable and disable --------------------------------------------------------------------------------------------------
+# ---- enable and disable -------------------------------------------------------------------------------
 def test_enable_sets_one_attribute_and_disable_removes_it(target):
     before = dict(vars(target))
     assert hf_specgen.enable(target) is target
@@ -157,11 +164,16 @@ def test_positional_arguments_and_inputs_mean_what_they_mean_in_plain(target, dr
     assert out.tolist() == want
 
 
-# ---- without spec_strategy nothing changes -----------------------------------------------------------------------------
+# ---- without spec_strategy nothing changes ------------------------------------------------------------
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("way", ["object", "everywhere"])
 def test_without_spec_strategy_the_stock_path_runs_bit_for_bit(target, prompt, sampled, way, monkeypatch):
-    options = OPTIONS | {"do_sample": sampled, "output_scores": True, "output_logits": True, "return_dict_in_generate": True}
+    options = OPTIONS | {
+        "do_sample": sampled,
+        "output_scores": True,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     torch.manual_seed(7)
     want = plain(target, **prompt, **options)
     state = torch.get_rng_state()
@@ -174,7 +186,9 @@ def test_without_spec_strategy_the_stock_path_runs_bit_for_bit(target, prompt, s
             torch.manual_seed(7)
             got = target.generate(**prompt, **options, **extra)
             assert type(got) is type(want) and got.sequences.tolist() == want.sequences.tolist()
-            assert all(torch.equal(a, b) for a, b in zip(got.scores + got.logits, want.scores + want.logits, strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(got.scores + got.logits, want.scores + want.logits, strict=True)
+            )
             assert torch.equal(torch.get_rng_state(), state)
     finally:
         hf_specgen.disable(model)
@@ -220,7 +234,7 @@ def test_a_generation_config_keeps_no_trace_of_a_speculative_call(target, draft,
     assert [c.__dict__ for c in (given, target.generation_config, draft.generation_config)] == before
 
 
-# ---- the model stays a model ----------------------------------------------------------------------------------------------
+# ---- the model stays a model --------------------------------------------------------------------------
 def roundtrip_pickle(model, tmp_path):
     return pickle.loads(pickle.dumps(model))
 
@@ -306,7 +320,7 @@ def test_a_models_own_generate_is_called_not_skipped(draft, prompt):
     assert Own.calls == 1
 
 
-# ---- wrappers ---------------------------------------------------------------------------------------------------------------
+# ---- wrappers -----------------------------------------------------------------------------------------
 def with_lora(model, seed=3, name="default", scale=0.3):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"], lora_alpha=8)
@@ -417,7 +431,12 @@ def test_accelerate_dispatch_hooks(prompt, batch, tmp_path, who, where):
         if where == "cpu":
             accelerate.dispatch_model(model, {"": "cpu"}, force_hooks=True)
             return model
-        spread = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "disk"}
+        spread = {
+            "model.embed_tokens": "cpu",
+            "model.layers.0": "cpu",
+            "model.layers.1": "disk",
+            "model.layers.2": "disk",
+        }
         spread |= {"model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
         return accelerate.dispatch_model(model, spread, main_device="cpu", offload_dir=str(tmp_path / folder))
 
@@ -439,7 +458,7 @@ def test_from_pretrained_with_a_device_map(target, draft, prompt, tmp_path, samp
     assert speculate(placed, draft, **prompt, **options) == plain(target, **prompt, **OPTIONS).tolist()
 
 
-# ---- candidates from elsewhere ------------------------------------------------------------------------------------------------
+# ---- candidates from elsewhere ------------------------------------------------------------------------
 def repetitive():
     """A prompt whose continuation a lookup can find."""
     pattern = torch.tensor([5, 9, 14, 5, 9, 33, 8])
@@ -452,11 +471,29 @@ def repetitive():
 def test_stock_prompt_lookup_generator_equals_plain(target, ngram, eos):
     prompt = repetitive()
     end = None if eos is None else torch.tensor([eos])
-    lookup = PromptLookupCandidateGenerator(eos_token_id=end, num_output_tokens=6, max_matching_ngram_size=ngram, max_length=64)
+    lookup = PromptLookupCandidateGenerator(
+        eos_token_id=end, num_output_tokens=6, max_matching_ngram_size=ngram, max_length=64
+    )
     options = {"max_new_tokens": 40, "eos_token_id": eos}
     got = spec(target, lookup, **prompt, **options)
     assert got.sequences.tolist() == plain(target, **prompt, do_sample=False, **options).tolist()
     assert got.spec_stats.drafted > 0 and (ngram > 1 or got.spec_stats.accepted > 0)
+
+
+@pytest.mark.parametrize("end", range(3, 12, 2))
+@pytest.mark.parametrize("kind", ["stop string", "suppressed"])
+def test_stock_prompt_lookup_with_a_stop_or_a_forbidden_token_inside_the_copied_span(target, end, kind):
+    prompt, tokenizer = repetitive(), toy_tokenizer()
+    lookup = PromptLookupCandidateGenerator(num_output_tokens=8, max_matching_ngram_size=1, max_length=64)
+    said = plain(target, **prompt, max_new_tokens=40, do_sample=False)[0, prompt["input_ids"].shape[1] :].tolist()
+    options = {
+        "stop string": {"stop_strings": [tokenizer.decode(said[end : end + 2])], "tokenizer": tokenizer},
+        "suppressed": {"suppress_tokens": [said[end], 33]},
+    }[kind] | {"max_new_tokens": 40}
+    want = plain(target, **prompt, do_sample=False, **options)
+    got = spec(target, lookup, **prompt, **options)
+    assert got.sequences.tolist() == want.tolist()
+    assert got.spec_stats.drafted > 0
 
 
 @pytest.mark.parametrize("strategy", ["rejection", "block", "coupled"])
@@ -476,7 +513,12 @@ def assisted(draft, prompt, sampled, k=4, length=7 + NEW):
     own.generation_config.num_assistant_tokens_schedule = "constant"
     own.generation_config.assistant_confidence_threshold = 0.0
     config = GenerationConfig(
-        do_sample=sampled, max_length=length, eos_token_id=EOS, pad_token_id=0, return_dict_in_generate=True, min_length=0
+        do_sample=sampled,
+        max_length=length,
+        eos_token_id=EOS,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        min_length=0,
     )
     return AssistedCandidateGenerator(
         input_ids=prompt["input_ids"],
@@ -500,7 +542,7 @@ def test_stock_assisted_generator_equals_plain_greedy(target, prompt, noise, sam
 
 @pytest.mark.parametrize("verifier", [RejectionVerifier, BlockVerifier])
 def test_stock_assisted_generator_sampled_is_judged_by_the_law_it_drew_from(target, prompt, verifier, monkeypatch):
-    """q, as the verifier gets it, is the draft's own softmax after each drafted token; nothing one-hot, nothing shifted."""
+    """q, as the verifier gets it, is the draft's own softmax after each drafted token: not one-hot, not shifted."""
     helper = noisy(target, 0.4)
     source = assisted(helper, prompt, sampled=True)
     source.generation_config.temperature, source.generation_config.top_k = 4.0, 0
@@ -604,7 +646,9 @@ class Bigrams(hf_specgen.Drafter):
                 draft.append(last)
             drafts.append(draft)
         width = max(map(len, drafts))
-        tokens = torch.tensor([draft + [0] * (width - len(draft)) for draft in drafts], dtype=torch.long).reshape(len(rows), width)
+        tokens = torch.tensor([draft + [0] * (width - len(draft)) for draft in drafts], dtype=torch.long).reshape(
+            len(rows), width
+        )
         return hf_specgen.Proposal(tokens, torch.tensor([len(draft) for draft in drafts]))
 
     def drop(self, row):
@@ -613,11 +657,14 @@ class Bigrams(hf_specgen.Drafter):
 
 
 @pytest.mark.parametrize("lengths", [[7], [7, 4, 9]], ids=["one row", "ragged batch"])
-def test_custom_drafter_equals_plain(target, lengths):
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.02}], ids=["bare", "repetition penalty"])
+def test_custom_drafter_equals_plain(target, lengths, options):
+    """In a ragged batch some rows have nothing to look up in a round: the others' penalties stay on their own rows."""
     batch = prompts(lengths)
-    got = spec(target, Bigrams(), **batch, max_new_tokens=40)
+    options = options | {"max_new_tokens": 40}
+    got = spec(target, Bigrams(), **batch, **options)
     for b, length in enumerate(lengths):
-        want = plain(target, **row_alone(batch, b), do_sample=False, max_new_tokens=40)[0, length:].tolist()
+        want = plain(target, **row_alone(batch, b), do_sample=False, **options)[0, length:].tolist()
         mine = got.sequences[b, max(lengths) :].tolist()
         assert mine == want + [0] * (len(mine) - len(want))
     assert got.spec_stats.accepted > 0
@@ -660,7 +707,7 @@ def test_our_drafters_serve_stock_assisted_decoding_at_batch_one(target, draft, 
         assert total > 0 or not isinstance(drafter, ModelDrafter)
 
 
-# ---- pipelines ----------------------------------------------------------------------------------------------------------------
+# ---- pipelines ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", ["object", "everywhere"])
 def test_text_generation_pipeline_takes_generate_kwargs(target, draft, way):
     tokenizer = toy_tokenizer()

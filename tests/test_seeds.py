@@ -64,6 +64,16 @@ def test_greedy_ids_need_no_seed(target, draft):
     assert torch.equal(*runs)
 
 
+def test_a_greedy_call_leaves_every_generator_alone(target, draft):
+    torch.manual_seed(3)
+    own = seeded(1)
+    before = torch.get_rng_state(), own.get_state()
+    for generator in (None, own, [own, None, own]):
+        ids_of(target, draft, "rejection", prompts(LENGTHS), do_sample=False, generator=generator)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(own.get_state(), before[1])
+
+
 def test_a_callers_generator_leaves_the_global_one_alone(target, draft):
     torch.manual_seed(3)
     before = torch.get_rng_state()

@@ -1,9 +1,10 @@
 """Toy models that bite: decisive logits, a draft that is a noisy copy of its target, exact helpers.
 
-An unrelated random draft accepts nothing and hides faults; a noisy copy accepts often and fails in the middle of blocks.
+An unrelated random draft accepts nothing and hides faults; a noisy copy accepts often and fails inside blocks.
 """
 
 import copy
+import string
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
@@ -93,18 +94,22 @@ def new_tokens(sequences: torch.Tensor, columns: int, pad: int = 0, eos: int | N
 
 
 def toy_tokenizer():
-    """A byte-level tokenizer for `VOCAB` ids: letters, words of several letters, the two bytes of "é" apart, specials."""
+    """A byte-level tokenizer for `VOCAB` ids: letters, pieces of words, the two bytes of "é" apart, specials."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "Ġ", "Ċ", "Ã", "©", "ing", "Ġthe", "ab", "cab", "Ġa"]
+    pieces = [*string.ascii_letters, "Ġ", "Ċ", "Ã", "©", "ing", "Ġthe", "ab", "cab", "Ġa"]
     vocabulary = {"<pad>": 0, "<bos>": 1} | {piece: i + 2 for i, piece in enumerate(pieces)} | {"<eos>": EOS}
     assert len(vocabulary) == VOCAB
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
     )
 
 

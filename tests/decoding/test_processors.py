@@ -1,5 +1,5 @@
-"""Logits processors: whatever `generate` can build, or a caller can pass, acts on every slot of a drafted block as it acts
-token by token in plain decoding, and a caller's own object ends as plain decoding would leave it."""
+"""Logits processors: whatever `generate` can build, or a caller can pass, acts on every slot of a drafted block as it
+acts token by token in plain decoding, and a caller's own object ends as plain decoding would leave it."""
 
 import copy
 
@@ -45,13 +45,13 @@ BUILT_IN = {
     "encoder_no_repeat_ngram_size": lambda t: {"encoder_no_repeat_ngram_size": 1, "repetition_penalty": 0.6},
     "bad_words_ids": lambda t: {"bad_words_ids": [[t[2]], [t[4], t[5]]]},
     "bad_words_ids of three tokens": lambda t: {"bad_words_ids": [t[3:6]]},
-    "sequence_bias": lambda t: {"sequence_bias": [[[t[1]], -60.0], [[t[4], t[5]], -60.0], [[7, 9], 30.0], [[7], 4.0]]},
+    "sequence_bias": lambda t: {"sequence_bias": [[[t[1]], -60.0], [t[4:6], -60.0], [[7, 9], 30.0], [[7], 4.0]]},
     "suppress_tokens": lambda t: {"suppress_tokens": t[2:4]},
     "begin_suppress_tokens": lambda t: {"begin_suppress_tokens": t[:1]},
     "forced_eos_token_id": lambda t: {"forced_eos_token_id": 7},
     "exponential_decay_length_penalty": lambda t: {"exponential_decay_length_penalty": (4, 1.6)},
-    "watermarking green-red": lambda t: {"watermarking_config": WatermarkingConfig(bias=8.0, seeding_scheme="selfhash")},
-    "watermarking green-red leftmost": lambda t: {"watermarking_config": WatermarkingConfig(bias=8.0, context_width=2)},
+    "watermark selfhash": lambda t: {"watermarking_config": WatermarkingConfig(bias=8.0, seeding_scheme="selfhash")},
+    "watermark lefthash": lambda t: {"watermarking_config": WatermarkingConfig(bias=8.0, context_width=2)},
     "several at once": lambda t: {
         "repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "suppress_tokens": [t[5]], "min_new_tokens": 6,
         "eos_token_id": [t[3], EOS], "renormalize_logits": True, "exponential_decay_length_penalty": (8, 1.3),
@@ -64,7 +64,10 @@ BUILT_IN = {
 def test_built_in_processor_equals_plain_alone_and_in_a_ragged_batch(target, draft, batch, text, name, k):
     options = {"max_new_tokens": NEW, "num_assistant_tokens": k} | BUILT_IN[name](text)
     without_k = {key: value for key, value in options.items() if key != "num_assistant_tokens"}
-    alone = [plain(target, **row_alone(batch, b), do_sample=False, **without_k)[0, length:].tolist() for b, length in enumerate(LENGTHS)]
+    alone = [
+        plain(target, **row_alone(batch, b), do_sample=False, **without_k)[0, length:].tolist()
+        for b, length in enumerate(LENGTHS)
+    ]
     assert alone[0] != text, "the option changes nothing: the test would prove nothing"
 
     got = spec(target, draft, **row_alone(batch, 0), **options).sequences[0, LENGTHS[0] :].tolist()
@@ -151,7 +154,9 @@ def test_absolute_min_length_counts_columns_of_the_padded_input_as_plain_does(ta
 
 
 def test_min_length_with_drafts_gives_no_warning_and_keeps_drafting(target, draft, batch, recwarn):
-    out = spec(target, draft, **row_alone(batch, 0), max_new_tokens=NEW, min_length=LENGTHS[0] + 10, num_assistant_tokens=3)
+    out = spec(
+        target, draft, **row_alone(batch, 0), max_new_tokens=NEW, min_length=LENGTHS[0] + 10, num_assistant_tokens=3
+    )
     assert not [str(w.message) for w in recwarn if "min" in str(w.message).lower()]
     without = spec(target, draft, **row_alone(batch, 0), max_new_tokens=NEW, num_assistant_tokens=3)
     assert out.spec_stats.drafted == without.spec_stats.drafted > 0
@@ -201,7 +206,7 @@ def test_remove_invalid_values_decodes_past_a_head_that_returns_them(target, bat
         assert spec(broken, d, **row_alone(batch, 0), **options).sequences.tolist() == want.tolist()
 
 
-# ---- sampling: the processed scores are plain's on the same text -----------------------------------------------------
+# ---- sampling: the processed scores are plain's on the same text --------------------------------------
 SAMPLING = {
     "temperature": {"temperature": 2.5},
     "top_k": {"top_k": 4, "temperature": 3.0},
@@ -212,8 +217,8 @@ SAMPLING = {
     "epsilon_cutoff": {"epsilon_cutoff": 0.05, "temperature": 3.0},
     "eta_cutoff": {"eta_cutoff": 0.05, "temperature": 3.0},
     "all with penalties": {
-        "top_k": 20, "top_p": 0.9, "min_p": 0.02, "temperature": 2.5, "repetition_penalty": 1.4, "no_repeat_ngram_size": 2,
-        "renormalize_logits": True,
+        "top_k": 20, "top_p": 0.9, "min_p": 0.02, "temperature": 2.5, "repetition_penalty": 1.4,
+        "no_repeat_ngram_size": 2, "renormalize_logits": True,
     },
     "watermark": {"watermarking_config": WatermarkingConfig(bias=4.0), "top_k": 9, "temperature": 3.0},
     "synthid": {"watermarking_config": SYNTHID, "temperature": 3.0},
@@ -246,7 +251,9 @@ def test_nothing_outside_the_nucleus_is_ever_sampled_even_with_a_flat_draft(targ
     ids = prompts([6])["input_ids"]
     torch.manual_seed(0)
     options = {"do_sample": True, "top_p": 0.3, "top_k": 0, "temperature": 4.0, "num_return_sequences": 64}
-    out = spec(target, flat, strategy, input_ids=ids, max_new_tokens=8, output_scores=True, num_assistant_tokens=3, **options)
+    out = spec(
+        target, flat, strategy, input_ids=ids, max_new_tokens=8, output_scores=True, num_assistant_tokens=3, **options
+    )
     scores = torch.stack(out.scores, dim=1)  # [rows, steps, vocabulary]
     picked = scores.gather(2, out.sequences[:, 6:, None]).squeeze(2)
     alive = (out.sequences[:, 6:] != 0) | (out.sequences[:, 6:].cumsum(1) == 0)
@@ -254,7 +261,7 @@ def test_nothing_outside_the_nucleus_is_ever_sampled_even_with_a_flat_draft(targ
     assert (scores == float("-inf")).any(-1)[alive].float().mean() > 0.9, "the nucleus has to cut something"
 
 
-# ---- custom processors -------------------------------------------------------------------------------------------------
+# ---- custom processors --------------------------------------------------------------------------------
 class Stateful(LogitsProcessor):
     """Pushes another token at every call: a call too many or too few changes the text."""
 
@@ -334,11 +341,18 @@ def make_processor(request, text):
 @pytest.mark.parametrize("k", [1, 6])
 def test_custom_processor_equals_plain_and_ends_in_plains_state(target, batch, text, make_processor, noise, k):
     theirs, ours = make_processor(), make_processor()
-    want = plain(target, **row_alone(batch, 0), do_sample=False, max_new_tokens=NEW, logits_processor=[theirs])[0].tolist()
+    want = plain(target, **row_alone(batch, 0), do_sample=False, max_new_tokens=NEW, logits_processor=[theirs])[
+        0
+    ].tolist()
     assert want[LENGTHS[0] :] != text
     passed = LogitsProcessorList([ours])
     got = spec(
-        target, noisy(target, noise), **row_alone(batch, 0), max_new_tokens=NEW, logits_processor=passed, num_assistant_tokens=k
+        target,
+        noisy(target, noise),
+        **row_alone(batch, 0),
+        max_new_tokens=NEW,
+        logits_processor=passed,
+        num_assistant_tokens=k,
     )
     assert got.sequences[0].tolist() == want
     assert passed == [ours] and passed[0] is ours
@@ -350,12 +364,16 @@ def test_custom_processor_equals_plain_and_ends_in_plains_state(target, batch, t
 
 
 @pytest.mark.parametrize("k", [1, 6])
-def test_custom_processor_in_a_batch_each_row_as_alone_and_the_callers_object_untouched(target, draft, batch, make_processor, k):
+def test_custom_processor_in_a_batch_each_row_as_alone_and_the_callers_object_untouched(
+    target, draft, batch, make_processor, k
+):
     ours = make_processor()
     before = copy.copy(vars(ours)) if ours is not lean else None
     out = spec(target, draft, **batch, max_new_tokens=NEW, logits_processor=[ours], num_assistant_tokens=k)
     for b, length in enumerate(LENGTHS):
-        want = plain(target, **row_alone(batch, b), do_sample=False, max_new_tokens=NEW, logits_processor=[make_processor()])
+        want = plain(
+            target, **row_alone(batch, b), do_sample=False, max_new_tokens=NEW, logits_processor=[make_processor()]
+        )
         want = want[0, length:].tolist()
         assert out.sequences[b, max(LENGTHS) :].tolist() == want + [0] * (NEW - len(want))
     if before is not None:
@@ -365,7 +383,14 @@ def test_custom_processor_in_a_batch_each_row_as_alone_and_the_callers_object_un
 def test_callers_list_attribute_keeps_its_identity_and_holds_one_entry_per_emitted_token(target, batch):
     log = ["before"]
     ours = Stateful(log)
-    out = spec(target, noisy(target, 0.2), **row_alone(batch, 0), max_new_tokens=NEW, logits_processor=[ours], num_assistant_tokens=5)
+    out = spec(
+        target,
+        noisy(target, 0.2),
+        **row_alone(batch, 0),
+        max_new_tokens=NEW,
+        logits_processor=[ours],
+        num_assistant_tokens=5,
+    )
     assert ours.log is log
     assert log == ["before", *out.sequences[0, LENGTHS[0] - 1 : -1].tolist()]
     assert ours.lengths == [(1, LENGTHS[0] + i) for i in range(NEW)]
@@ -379,7 +404,9 @@ def test_stateful_processor_sees_nothing_beyond_a_stop_in_the_middle_of_a_block(
     stop = next(i for i in range(3, NEW) if said[i] not in said[:i])
     options["eos_token_id"] = said[stop]
     want = plain(target, **row_alone(batch, 0), logits_processor=[theirs], **options)
-    got = spec(target, noisy(target, 0), **row_alone(batch, 0), logits_processor=[ours], num_assistant_tokens=12, **options)
+    got = spec(
+        target, noisy(target, 0), **row_alone(batch, 0), logits_processor=[ours], num_assistant_tokens=12, **options
+    )
     assert got.sequences.tolist() == want.tolist()
     assert vars(ours) == vars(theirs) and ours.calls == stop + 1
 
@@ -389,7 +416,12 @@ def test_a_state_machine_becomes_active_right_after_a_token_in_the_middle_of_an_
     for draft in (noisy(target, 0), noisy(target, 0.1)):
         for k in (2, 5, 12):
             out = spec(
-                target, draft, **row_alone(batch, 0), max_new_tokens=NEW, logits_processor=[AfterToken(text[3])], num_assistant_tokens=k
+                target,
+                draft,
+                **row_alone(batch, 0),
+                max_new_tokens=NEW,
+                logits_processor=[AfterToken(text[3])],
+                num_assistant_tokens=k,
             )
             said = out.sequences[0, LENGTHS[0] :].tolist()
             first = said.index(text[3])
@@ -417,7 +449,7 @@ def test_a_processor_that_cannot_be_copied_is_refused_by_name_before_the_first_t
             type(self).calls += 1
             return scores
 
-    with pytest.raises(hf_specgen.SpecUnsupportedError, match="Handle.*an open connection"):
+    with pytest.raises(hf_specgen.SpecUnsupportedError, match=r"Handle.*an open connection"):
         spec(target, draft, **row_alone(batch, 0), max_new_tokens=4, logits_processor=[Handle()])
     assert Handle.calls == 0
 
@@ -438,7 +470,9 @@ def test_classifier_free_guidance_is_refused_by_name(target, draft, batch, how):
 @pytest.mark.parametrize("also_as_option", [False, True])
 def test_a_processor_object_that_generate_also_builds_takes_its_place(target, draft, batch, text, also_as_option):
     minimum = LENGTHS[0] + 6
-    options = {"max_new_tokens": NEW, "eos_token_id": text[2]} | ({"min_length": LENGTHS[0] + 2} if also_as_option else {})
+    options = {"max_new_tokens": NEW, "eos_token_id": text[2]} | (
+        {"min_length": LENGTHS[0] + 2} if also_as_option else {}
+    )
 
     def given():
         return [MinLengthLogitsProcessor(minimum, text[2])]
@@ -449,7 +483,7 @@ def test_a_processor_object_that_generate_also_builds_takes_its_place(target, dr
     assert got.sequences.tolist() == want.tolist()
 
 
-# ---- prefix_allowed_tokens_fn --------------------------------------------------------------------------------------------
+# ---- prefix_allowed_tokens_fn -------------------------------------------------------------------------
 def test_prefix_constraint_equals_plain(target, draft, batch, text):
     """Only (ab)*, then anything ≡ the last token mod 3: the draft wants otherwise."""
 
@@ -459,7 +493,14 @@ def test_prefix_constraint_equals_plain(target, draft, batch, text):
     want = plain(target, **row_alone(batch, 0), do_sample=False, max_new_tokens=NEW, prefix_allowed_tokens_fn=allowed)
     assert want[0, LENGTHS[0] :].tolist() != text
     for k in (1, 6):
-        got = spec(target, draft, **row_alone(batch, 0), max_new_tokens=NEW, prefix_allowed_tokens_fn=allowed, num_assistant_tokens=k)
+        got = spec(
+            target,
+            draft,
+            **row_alone(batch, 0),
+            max_new_tokens=NEW,
+            prefix_allowed_tokens_fn=allowed,
+            num_assistant_tokens=k,
+        )
         assert got.sequences.tolist() == want.tolist()
 
 
@@ -477,7 +518,12 @@ def test_prefix_constraint_gets_plains_batch_id_for_every_row(target, draft, cop
 
         return allowed
 
-    options = {"max_new_tokens": 9, "num_return_sequences": copies, "do_sample": copies > 1, "eos_token_id": 2 + (11 + 3 * 8) % 60}
+    options = {
+        "max_new_tokens": 9,
+        "num_return_sequences": copies,
+        "do_sample": copies > 1,
+        "eos_token_id": 2 + (11 + 3 * 8) % 60,
+    }
     want = plain(target, **batch, prefix_allowed_tokens_fn=allowed_for("plain"), **options)
     assert len({tuple(row) for row in want.tolist()}) == 3
     got = spec(target, draft, **batch, prefix_allowed_tokens_fn=allowed_for("spec"), num_assistant_tokens=4, **options)
@@ -499,10 +545,16 @@ def test_prefix_constraint_sees_the_unpadded_row_in_a_ragged_batch(target, draft
     assert (out[0] % 2 == 0).all() and (out[1] % 2 == 1).all()
 
 
-# ---- scores and logits ------------------------------------------------------------------------------------------------------
+# ---- scores and logits --------------------------------------------------------------------------------
 @pytest.mark.parametrize("k", [1, 6])
 def test_scores_and_logits_are_plains_with_processors_on_and_a_stop_in_the_middle_of_a_block(target, draft, batch, k):
-    options = {"repetition_penalty": 1.4, "suppress_tokens": [9], "max_new_tokens": NEW, "output_scores": True, "output_logits": True}
+    options = {
+        "repetition_penalty": 1.4,
+        "suppress_tokens": [9],
+        "max_new_tokens": NEW,
+        "output_scores": True,
+        "output_logits": True,
+    }
     options |= {"logits_processor": [lean], "do_sample": False}
     said = plain(target, **row_alone(batch, 0), **options)[0, LENGTHS[0] :].tolist()
     stop = next(i for i in range(3, NEW) if said[i] not in said[:i])

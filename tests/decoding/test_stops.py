@@ -34,7 +34,14 @@ def copied(target):
 def many_answers(target, length):
     """400 prompts and what the target says to each: to choose from."""
     ids = prompts([length] * 400, seed=1)["input_ids"]
-    answers = plain(target, input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, eos_token_id=None, do_sample=False)
+    answers = plain(
+        target,
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW,
+        eos_token_id=None,
+        do_sample=False,
+    )
     return ids, answers[:, length:].tolist()
 
 
@@ -64,7 +71,7 @@ def drafted_and_plain(target, draft, prompt, k=6, **options):
     return got
 
 
-# ---- EOS -------------------------------------------------------------------------------------------------------------
+# ---- EOS ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("slot", range(9))
 @pytest.mark.parametrize("form", ["int", "list", "tensor"])
 def test_eos_at_each_slot_of_a_block_ends_the_row_there(target, draft, prompt, said, slot, form):
@@ -124,7 +131,7 @@ def test_a_draft_token_after_its_own_eos_is_not_drafted_but_the_eos_itself_is(ta
     assert got.spec_stats.rows[0].trace[1] == (3, 3)
 
 
-# ---- lengths ---------------------------------------------------------------------------------------------------------
+# ---- lengths ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("new", range(1, 10))
 def test_never_a_token_more_than_max_new_tokens(target, draft, prompt, said, new):
     got = drafted_and_plain(target, draft, prompt, max_new_tokens=new)
@@ -133,7 +140,10 @@ def test_never_a_token_more_than_max_new_tokens(target, draft, prompt, said, new
 
 
 def test_max_length_counts_the_prompt_and_in_a_batch_the_padded_columns(target, draft, prompt):
-    assert drafted_and_plain(target, draft, prompt, max_new_tokens=None, max_length=PROMPT + 5).sequences.shape[1] == PROMPT + 5
+    assert (
+        drafted_and_plain(target, draft, prompt, max_new_tokens=None, max_length=PROMPT + 5).sequences.shape[1]
+        == PROMPT + 5
+    )
     batch = prompts([12, 4])
     got = spec(target, draft, **batch, max_length=20, eos_token_id=None)
     assert got.sequences.shape[1] == 20
@@ -173,13 +183,16 @@ def test_max_time_cuts_inside_an_accepted_block(target, copied, prompt, said, mo
             return self.now
 
     lengths = []
-    for call in (lambda **o: spec(target, copied, num_assistant_tokens=12, **o).sequences, lambda **o: plain(target, do_sample=False, **o)):
+    for call in (
+        lambda **o: spec(target, copied, num_assistant_tokens=12, **o).sequences,
+        lambda **o: plain(target, do_sample=False, **o),
+    ):
         monkeypatch.setattr(stopping_criteria, "time", Time())
         lengths.append(call(**prompt, max_new_tokens=NEW, max_time=4.5).shape[1] - PROMPT)
     assert lengths[0] == lengths[1] == 5
 
 
-# ---- stop strings ----------------------------------------------------------------------------------------------------
+# ---- stop strings -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("end", range(1, 10))
 @pytest.mark.parametrize("span", [1, 2, 3])
 def test_stop_string_ends_at_the_token_that_completes_it(target, draft, prompt, said, tokenizer, end, span):
@@ -193,7 +206,9 @@ def test_stop_string_ends_at_the_token_that_completes_it(target, draft, prompt, 
 
 @pytest.mark.parametrize("end", [1, 2])
 def test_stop_string_near_the_start_of_a_long_accepted_block(target, copied, prompt, said, tokenizer, end):
-    got = drafted_and_plain(target, copied, prompt, k=12, max_new_tokens=40, stop_strings=tokenizer.decode(said[end]), tokenizer=tokenizer)
+    got = drafted_and_plain(
+        target, copied, prompt, k=12, max_new_tokens=40, stop_strings=tokenizer.decode(said[end]), tokenizer=tokenizer
+    )
     assert got.sequences[0, PROMPT:].tolist() == said[: end + 1]
     assert got.spec_stats.rows[0].trace == [(0, 0), (12, 12)]
     assert got.spec_stats.trimmed == 13 - end
@@ -202,31 +217,45 @@ def test_stop_string_near_the_start_of_a_long_accepted_block(target, copied, pro
 @pytest.mark.parametrize("text", ["ing", "in", "ng", " the", "ca", "abc"])
 def test_stop_string_that_is_part_of_a_longer_token(target, tokenizer, text):
     """Forced text of multi-letter tokens: the string may begin or end inside one."""
-    pieces = [tokenizer.convert_tokens_to_ids(p) for p in ["k", "ab", "cab", "Ġthe", "i", "n", "ing", "z", "b", "c", "ab", "z"]]
+    pieces = [
+        tokenizer.convert_tokens_to_ids(p)
+        for p in ["k", "ab", "cab", "Ġthe", "i", "n", "ing", "z", "b", "c", "ab", "z"]
+    ]
 
     def forced(_, sent):
         return [pieces[min(len(sent) - 5, len(pieces) - 1)]]
 
     batch = prompts([5], seed=2)
     copied = noisy(target, 0)
-    options = {"max_new_tokens": len(pieces), "prefix_allowed_tokens_fn": forced, "stop_strings": [text, "never"], "tokenizer": tokenizer}
+    options = {
+        "max_new_tokens": len(pieces),
+        "prefix_allowed_tokens_fn": forced,
+        "stop_strings": [text, "never"],
+        "tokenizer": tokenizer,
+    }
     want = plain(target, **batch, do_sample=False, **options)
     got = spec(target, copied, **batch, num_assistant_tokens=6, **options).sequences
     assert got.tolist() == want.tolist()
     assert got.shape[1] < 5 + len(pieces)
 
 
-@pytest.mark.parametrize("where", ["kwarg", "given config", "model's config", "given config over model's", "kwarg over both"])
+@pytest.mark.parametrize(
+    "where", ["kwarg", "given config", "model's config", "given config over model's", "kwarg over both"]
+)
 def test_stop_strings_are_read_wherever_transformers_reads_them(target, copied, prompt, said, tokenizer, where):
     stop, other = tokenizer.decode(said[4]), tokenizer.decode(said[8])
     options = {"tokenizer": tokenizer, "max_new_tokens": NEW, "do_sample": False}
     kept = target.generation_config.stop_strings
     if where in ("given config", "given config over model's"):
-        options["generation_config"] = GenerationConfig(stop_strings=[stop], max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=0)
+        options["generation_config"] = GenerationConfig(
+            stop_strings=[stop], max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=0
+        )
     if where in ("kwarg", "kwarg over both"):
         options["stop_strings"] = [stop]
     if where == "kwarg over both":
-        options["generation_config"] = GenerationConfig(stop_strings=[other], max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=0)
+        options["generation_config"] = GenerationConfig(
+            stop_strings=[other], max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=0
+        )
     try:
         if where == "model's config":
             target.generation_config.stop_strings = [stop]
@@ -266,7 +295,10 @@ def test_stop_strings_without_a_tokenizer_ask_for_it_before_the_first_token(targ
 
 def test_stop_strings_in_a_ragged_batch_end_each_row_alone(target, draft, tokenizer):
     batch = prompts([9, 4, 6])
-    alone = [plain(target, **row_alone(batch, b), max_new_tokens=NEW, do_sample=False)[0, n:].tolist() for b, n in enumerate([9, 4, 6])]
+    alone = [
+        plain(target, **row_alone(batch, b), max_new_tokens=NEW, do_sample=False)[0, n:].tolist()
+        for b, n in enumerate([9, 4, 6])
+    ]
     options = {"stop_strings": [tokenizer.decode(alone[0][3]), tokenizer.decode(alone[1][6:8])], "tokenizer": tokenizer}
     rows = spec(target, draft, **batch, max_new_tokens=NEW, **options).sequences[:, 9:].tolist()
     ended = 0
@@ -277,7 +309,7 @@ def test_stop_strings_in_a_ragged_batch_end_each_row_alone(target, draft, tokeni
     assert ended >= 1
 
 
-# ---- custom criteria ---------------------------------------------------------------------------------------------------
+# ---- custom criteria ----------------------------------------------------------------------------------
 class LastTokenIs(StoppingCriteria):
     def __init__(self, token):
         self.token = token
@@ -379,11 +411,13 @@ def test_criteria_see_the_unpadded_row_of_a_ragged_batch(target, draft):
 
 def test_criteria_list_of_the_caller_is_not_added_to(target, copied, prompt, tokenizer, said):
     given = StoppingCriteriaList([LastTokenIs(said[9])])
-    spec(target, copied, **prompt, max_new_tokens=NEW, stopping_criteria=given, stop_strings=["zz"], tokenizer=tokenizer)
+    spec(
+        target, copied, **prompt, max_new_tokens=NEW, stopping_criteria=given, stop_strings=["zz"], tokenizer=tokenizer
+    )
     assert len(given) == 1
 
 
-# ---- rows that end at different times --------------------------------------------------------------------------------------
+# ---- rows that end at different times -----------------------------------------------------------------
 @pytest.fixture(scope="module")
 def ragged(target):
     """Three prompts and two EOS ids: the rows end at their third token, at their ninth, and never."""
@@ -410,7 +444,13 @@ def test_rows_that_end_at_3_at_9_and_never(target, draft, ragged, order, k):
     batch, ends, said = ragged
     batch = {name: x[order] for name, x in batch.items()}
     said = [said[b] for b in order]
-    options = {"max_new_tokens": NEW, "eos_token_id": ends, "pad_token_id": 61, "output_scores": True, "output_logits": True}
+    options = {
+        "max_new_tokens": NEW,
+        "eos_token_id": ends,
+        "pad_token_id": 61,
+        "output_scores": True,
+        "output_logits": True,
+    }
     out = spec(target, draft, **batch, num_assistant_tokens=k, **options)
     assert out.sequences[:, 9:].tolist() == [row + [61] * (NEW - len(row)) for row in said]
     assert out.sequences[:, :9].tolist() == batch["input_ids"].tolist(), "the input stays as it was given"
@@ -420,13 +460,12 @@ def test_rows_that_end_at_3_at_9_and_never(target, draft, ragged, order, k):
         for b, row in enumerate(said):
             assert (steps[b, len(row) :] == 0).all() and (steps[b, : len(row)] != 0).any(-1).all()
     assert [row.emitted for row in out.spec_stats.rows] == [len(row) for row in said], "the dead are not counted"
-    assert [int(row.sum()) for row in out.draft_mask] == [
-        sum(mask) for mask in ([*row[: len(said[b])]] for b, row in enumerate(out.draft_mask.tolist()))
-    ], "no draft token behind an end"
+    for b, row in enumerate(said):
+        assert not out.draft_mask[b, len(row) :].any() and out.draft_mask[b].any(), "no draft token behind an end"
 
 
 def test_decoding_ends_with_the_last_row_not_at_the_length(target, draft, ragged):
-    batch, ends, said = ragged
+    batch, ends, _ = ragged
     two = {name: x[:2] for name, x in batch.items()}
     out = spec(target, draft, **two, max_new_tokens=60, eos_token_id=ends)
     assert out.sequences.shape[1] == 9 + 9
@@ -434,7 +473,7 @@ def test_decoding_ends_with_the_last_row_not_at_the_length(target, draft, ragged
     assert out.sequences.tolist() == plain_too.tolist()
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------------
+# ---- streams ------------------------------------------------------------------------------------------
 class Recorder(BaseStreamer):
     def __init__(self):
         self.calls = []
@@ -455,7 +494,9 @@ class Collector(TextStreamer):
         self.pieces.append((text, stream_end))
 
 
-@pytest.mark.parametrize("stop", [None, 0, 3, 6], ids=["to the length", "eos at once", "eos in a block", "eos at its end"])
+@pytest.mark.parametrize(
+    "stop", [None, 0, 3, 6], ids=["to the length", "eos at once", "eos in a block", "eos at its end"]
+)
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_streamer_gets_plains_calls_one_token_at_a_time(target, draft, prompt, said, stop, do_sample):
     options = {"max_new_tokens": NEW, "eos_token_id": None if stop is None else said[stop]}
@@ -470,7 +511,15 @@ def test_streamer_gets_plains_calls_one_token_at_a_time(target, draft, prompt, s
 
 def test_streamer_sees_nothing_behind_a_stop_string(target, copied, prompt, said, tokenizer):
     ours = Recorder()
-    spec(target, copied, **prompt, max_new_tokens=NEW, streamer=ours, stop_strings=[tokenizer.decode(said[4])], tokenizer=tokenizer)
+    spec(
+        target,
+        copied,
+        **prompt,
+        max_new_tokens=NEW,
+        streamer=ours,
+        stop_strings=[tokenizer.decode(said[4])],
+        tokenizer=tokenizer,
+    )
     assert [call[4] for call in ours.calls[1:-1]] == [[token] for token in said[:5]]
 
 

@@ -1,0 +1,33 @@
+"""The draft model's own cache: caught up with what was committed without it, rolled back with what was rejected."""
+
+import pytest
+from toys import noisy, plain, prompts, row_alone, spec, tiny
+
+from hf_specgen.lengths import SCHEDULES
+from hf_specgen.lengths.constant import ConstantLength
+
+
+@pytest.mark.parametrize("widths", [[3, 0, 0, 3], [0, 0, 0, 5], [1, 0, 4, 0, 2]], ids=str)
+@pytest.mark.parametrize("lengths", [[7], [7, 3, 12]], ids=["one row", "ragged batch"])
+def test_after_rounds_without_drafts_an_exact_copy_is_still_accepted_whole(monkeypatch, widths, lengths):
+    class Scripted(ConstantLength):
+        rounds: dict
+
+        def __init__(self, initial):
+            super().__init__(initial)
+            self.rounds = {}
+
+        def next(self, row):
+            return widths[(self.rounds.get(row, 0) + row) % len(widths)]  # rows draft in different rounds
+
+        def learn(self, row, drafted, accepted):
+            self.rounds[row] = self.rounds.get(row, 0) + 1
+
+    monkeypatch.setitem(SCHEDULES, "constant", Scripted)
+    target, batch = tiny(eos_token_id=None), prompts(lengths)
+    out = spec(target, noisy(target, 0), **batch, max_new_tokens=30)
+    for b, length in enumerate(lengths):
+        want = plain(target, **row_alone(batch, b), do_sample=False, max_new_tokens=30)[0, length:].tolist()
+        assert out.sequences[b, max(lengths) :].tolist() == want
+    assert out.spec_stats.acceptance_rate == 1.0
+    assert {0, max(widths)} <= {drafted for drafted, _ in out.spec_stats.history}
