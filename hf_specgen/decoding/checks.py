@@ -49,8 +49,6 @@ def check_model(model, whose: str) -> None:
         or not type(model)._supports_default_dynamic_cache()
     ):
         _refuse(f"The {whose} ({name}) keeps a recurrent state, or no KV cache that can be rolled back.")
-    if model.generation_config is not None and model.generation_config.use_cache is False:
-        _refuse(f"The {whose}'s generation_config has use_cache=False.", "Set it to True: drafting needs the cache.")
     refuse_unknown_layers(DynamicCache(config=model.config.get_text_config(decoder=True)), whose)
     rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     if "mrope_section" in rope:
@@ -81,7 +79,7 @@ def check_arguments(kwargs: dict, *configs) -> None:
     if effective("cache_implementation") not in (None, "dynamic", "hybrid"):  # transformers drops "hybrid" as well
         _refuse(f'cache_implementation="{effective("cache_implementation")}": the cache here is our own.', "Drop it.")
     if effective("use_cache") is False:
-        _refuse("use_cache=False: drafting needs the cache.", "Drop it.")
+        _refuse("use_cache=False: drafting needs the cache.", "Drop it, or pass use_cache=True.")
     if effective("token_healing"):
         _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
     ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
