@@ -87,6 +87,8 @@ class Noise:
     def __init__(self, seeds: list[int], starts: list[int], device: torch.device):
         self._seeds, self._starts, self._device = seeds, starts, device
 
+        self._uniforms: torch.Tensor | None = None
+
     @functools.cached_property
     def seeds(self) -> torch.Tensor:
         return torch.tensor(self._seeds, device=self._device)
@@ -95,10 +97,17 @@ class Noise:
     def starts(self) -> torch.Tensor:
         return torch.tensor(self._starts, device=self._device)
 
-    def uniform(self, purpose: int, offset: torch.Tensor | int) -> torch.Tensor:
-        """Float64 in (0, 1) per row; `offset` (int, or `[rows, n]`) counts positions from the row's start."""
-        base = _absorb(_absorb(self.seeds, self.starts), purpose)
-        return _unit(_absorb(base if isinstance(offset, int) else base[:, None], offset))
+    def uniform(self, purpose: int, offsets: int | slice) -> torch.Tensor:
+        """Float64 in (0, 1), `[rows]` (or `[rows, n]` for a slice); an offset counts positions from the row's start."""
+        needed = offsets.stop if isinstance(offsets, slice) else offsets + 1
+        if (
+            self._uniforms is None or self._uniforms.shape[2] < needed
+        ):  # all of a round at once: many tiny kernels saved
+            purposes = torch.tensor([[[DRAFT], [ACCEPT], [NEXT]]], device=self._device)
+            steps = torch.arange(max(needed, 8), device=self._device)
+            block = _absorb(self.seeds, self.starts)[:, None, None]
+            self._uniforms = _unit(_absorb(_absorb(block, purposes), steps))
+        return self._uniforms[:, purpose - DRAFT, offsets]
 
     def gumbel(self, offset: int, vocabulary: int) -> torch.Tensor:
         """Standard Gumbel noise `[rows, vocabulary]`, float32, keyed by (row seed, position, token) alone."""

@@ -22,6 +22,6 @@ class RejectionVerifier(Verifier):
         kept = torch.zeros_like(proposal.counts)
         if proposal.width:
             px, qx = drafted_probabilities(proposal, p)
-            offsets = torch.arange(proposal.width, device=p.device).expand_as(px)
-            kept = leading((noise.uniform(ACCEPT, offsets) * qx < px) & proposal.drafted())
+            u = noise.uniform(ACCEPT, slice(0, proposal.width))
+            kept = leading((u * qx < px) & proposal.drafted())
         return Verdict(kept, final_draw(proposal, p, kept, torch.ones_like(kept), noise))

@@ -37,7 +37,7 @@ class SetNoise:
         if purpose == NEXT:
             return self.final
         assert purpose == ACCEPT
-        return self.stay[:, offset] if isinstance(offset, int) else self.stay.gather(1, offset)
+        return self.stay[:, offset]
 
 
 @dataclass

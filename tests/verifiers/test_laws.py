@@ -559,7 +559,7 @@ def streams():
     yield "positions", Noise(same, along, CPU).uniform(NEXT, 0)
     yield "consecutive seeds", Noise(along, [0] * N, CPU).uniform(NEXT, 0)
     yield "rows of one generator", Noise(by_row, [0] * N, CPU).uniform(NEXT, 0)
-    yield "offsets", Noise([7], [0], CPU).uniform(ACCEPT, torch.arange(N)[None])[0]
+    yield "offsets", Noise([7], [0], CPU).uniform(ACCEPT, slice(0, N))[0]
     yield "draft", Noise(by_row, [0] * N, CPU).uniform(DRAFT, 0)
     yield "accept", Noise(by_row, [0] * N, CPU).uniform(ACCEPT, 0)
     yield "next offset", Noise(by_row, [0] * N, CPU).uniform(DRAFT, 1)
@@ -596,7 +596,7 @@ def test_noise_is_a_function_of_seed_position_and_purpose_alone():
     alone = Noise([9], [8], CPU)
     for purpose in (DRAFT, ACCEPT, NEXT, GUMBEL):
         assert together.uniform(purpose, 2)[1] == alone.uniform(purpose, 2)[0]
-        assert together.uniform(purpose, torch.arange(4).expand(2, 4))[1, 2] == alone.uniform(purpose, 2)[0]
+        assert together.uniform(purpose, slice(0, 4))[1, 2] == alone.uniform(purpose, 2)[0]
     assert torch.equal(together.gumbel(1, 50)[1], alone.gumbel(1, 50)[0])
     assert torch.equal(together.gumbel(1, 50)[1], Noise([9], [7], CPU).gumbel(2, 50)[0])  # position, not block
 
