@@ -27,7 +27,7 @@ from transformers import GenerationConfig
 
 import hf_specgen
 from hf_specgen import Proposal, Verdict, noise
-from hf_specgen.noise import ACCEPT, DRAFT, GUMBEL, NEXT, Noise
+from hf_specgen.noise import ACCEPT, DRAFT, NEXT, Noise
 from hf_specgen.verifiers import base, block, rejection
 from hf_specgen.verifiers.block import BlockVerifier
 from hf_specgen.verifiers.coupled import CoupledVerifier
@@ -594,7 +594,7 @@ def test_correlated_noise_would_be_seen():
 def test_noise_is_a_function_of_seed_position_and_purpose_alone():
     together = Noise([5, 9], [3, 8], CPU)
     alone = Noise([9], [8], CPU)
-    for purpose in (DRAFT, ACCEPT, NEXT, GUMBEL):
+    for purpose in (DRAFT, ACCEPT, NEXT):
         assert together.uniform(purpose, 2)[1] == alone.uniform(purpose, 2)[0]
         assert together.uniform(purpose, slice(0, 4))[1, 2] == alone.uniform(purpose, 2)[0]
     assert torch.equal(together.gumbel(1, 50)[1], alone.gumbel(1, 50)[0])
