@@ -76,12 +76,11 @@ def trials_for_draft(rows: list) -> list[list] | None:
     return None if all(row.processors.pointwise for row in rows) else [row.processors.trial() for row in rows]
 
 
-def on_target(rows: list, tokens: torch.Tensor, counts: list[int], logits: torch.Tensor) -> torch.Tensor:
+def on_target(rows: list, proposal, logits: torch.Tensor) -> torch.Tensor:
     """The target's processed scores, float32 `[rows, width + 1, vocabulary]`.
 
     Args:
-        tokens: `[rows, width]`, drafted.
-        counts: drafted tokens per row. Slots beyond are left as they are.
+        proposal: what was drafted. Slots beyond a row's count are left as they are, where that costs nothing.
         logits: float32, same shape. Not changed.
     """
     if all(row.processors.pointwise for row in rows):
@@ -89,9 +88,9 @@ def on_target(rows: list, tokens: torch.Tensor, counts: list[int], logits: torch
             return logits
         flat = logits.flatten(0, 1)
         return apply(rows[0].processors.live, _no_text(flat), flat).view_as(logits)
-    scores = logits.clone()
+    scores, counts = logits.clone(), proposal.counts.tolist()
     for b, row in enumerate(rows):
-        row.ids[row.length : row.length + counts[b]] = tokens[b, : counts[b]]
+        row.ids[row.length : row.length + counts[b]] = proposal.tokens[b, : counts[b]]
         scores[b, :1] = apply(row.processors.live, row.ids[None, : row.length].clone(), logits[b, :1].clone())
         processors = row.processors.trial() if counts[b] else []
         for i in range(1, counts[b] + 1):

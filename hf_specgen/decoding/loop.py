@@ -51,16 +51,19 @@ class Decoding:
 
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. The prefill's logits are round 0."""
-        self.commit(Proposal.empty(len(self.rows), self.device), first_logits[:, None], self.noise())
+        self.commit(self.no_proposal(), first_logits[:, None], self.noise())
         self.begin_drafting(first_logits.shape[-1])
         while self.rows:
             noise = self.noise()
-            proposal = self.propose(noise)
-            logits = self.score(proposal)
+            proposal, widths = self.propose(noise)
+            logits = self.score(proposal, widths)
             self.commit(proposal, logits, noise)
 
     def noise(self) -> Noise:
         return Noise([row.seed for row in self.rows], [row.length for row in self.rows], self.device)
+
+    def no_proposal(self) -> Proposal:
+        return Proposal.empty(len(self.rows), self.device)
 
     def begin_drafting(self, vocabulary: int) -> None:
         if self.rows and self.drafter is not None:
@@ -70,20 +73,19 @@ class Decoding:
                 self._guarded(lambda: self.drafter.begin(self.rows, vocabulary))
             self._count_drafts(before)
 
-    def propose(self, noise: Noise) -> Proposal:
-        """Every row's draft for this round; a row near its end drafts only what it can still use."""
-        nothing = Proposal.empty(len(self.rows), self.device)
+    def propose(self, noise: Noise) -> tuple[Proposal, list[int]]:
+        """The rows' drafts for this round, and how many tokens each was allowed: no more than it can still use."""
         if self.drafter is None:
-            return nothing
+            return self.no_proposal(), [0] * len(self.rows)
         widths = [self._width(row) for row in self.rows]
         before = self.drafter.forwards
         with self.clock.lap("draft"):
-            proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise)) or nothing
+            proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise))
         taken = self._count_drafts(before)
         self.stats.drafting_forwards += taken
         for row, width in zip(self.rows, widths, strict=True):
             row.stats.draft_forwards += taken if width else 0
-        return proposal
+        return proposal or self.no_proposal(), widths
 
     def _count_drafts(self, before: int) -> int:
         """Forwards that the drafter has run since it had run `before`; added to the call's."""
@@ -101,35 +103,36 @@ class Decoding:
                 warnings.warn(f"{row.stats.fallback_reason}; it goes on without drafts.", stacklevel=2)
         return max(0, min(wanted, allowed))
 
-    def score(self, proposal: Proposal) -> torch.Tensor:
+    def score(self, proposal: Proposal, widths: list[int]) -> torch.Tensor:
         """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
         pending = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
         ids = torch.cat([pending, proposal.tokens], dim=1)
-        self.counts = proposal.counts.tolist() if proposal.width else [0] * len(self.rows)
+        reach = [
+            min(width, proposal.width) + 1 for width in widths
+        ]  # a row may have drafted less: commit sets its length
         with self.clock.lap("verify" if proposal.width else "step"):
-            logits = self.target.read(ids.to(self.target.device), [count + 1 for count in self.counts])
+            logits = self.target.read(ids.to(self.target.device), reach)
         return logits.to(self.device, torch.float32)
 
     def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> None:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
-        counts = self.counts if proposal.width else [0] * len(self.rows)
-        scores = on_target(self.rows, proposal.tokens, counts, logits)
+        scores = on_target(self.rows, proposal, logits)
         verdict = self.verifier.accept(proposal, scores, noise)
         slots = torch.arange(scores.shape[1], device=self.device)
         nan = (scores.amax(-1).isnan() & (slots <= proposal.counts[:, None])).any(1)
-        told = torch.cat([torch.stack([verdict.accepted, nan.long(), verdict.next_token], 1), proposal.tokens], dim=1)
-        outcome = told.tolist()  # the round's one read by the host
-        self._refuse_nan([o[1] for o in outcome])
-        for b, (row, (accepted, _, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
-            row.last_drafted = drafted[: counts[b]]
-            stay = row.commit(counts[b], accepted, [*drafted[:accepted], next_token], scores[b], logits[b])
+        figures = torch.stack([nan.long(), proposal.counts, verdict.accepted, verdict.next_token], dim=1)
+        outcome = torch.cat([figures, proposal.tokens], dim=1).tolist()  # the round's one read by the host
+        self._refuse_nan([o[0] for o in outcome])
+        for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
+            row.last_drafted = drafted[:count]
+            stay = row.commit(count, accepted, [*drafted[:accepted], next_token], scores[b], logits[b])
             self.target.lengths[b] = row.length - 1
-            self.length.learn(row.index, counts[b], accepted)
+            self.length.learn(row.index, count, accepted)
             if self.streamer is not None:
                 for token in stay:
                     self.streamer.put(torch.tensor([token]))
         if self.drafter is not None and proposal.width:
-            self.drafter.settle(self.rows, scores, [accepted for accepted, *_ in outcome])
+            self.drafter.settle(self.rows, scores, [o[2] for o in outcome])
         for b in reversed(range(len(self.rows))):
             if self.rows[b].done:
                 self._release(b)
