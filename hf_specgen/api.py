@@ -17,7 +17,7 @@ from .config import take_settings
 from .decoding.call import SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
-from .drafters import Drafter, GeneratorDrafter, ModelDrafter
+from .drafters import Drafter, drafter_for
 from .errors import SpecUnsupportedError
 from .pairing import check_pair, require_usable
 from .stats import SpecStats, publish
@@ -55,7 +55,12 @@ class SpecGenerationMixin(GenerationMixin):
             SpecUnsupportedError: before the first token, naming the cause and the way out.
         """
         if kwargs.get("spec_strategy") is None:
-            kwargs.pop("spec_strategy", None)
+            if "spec_strategy" in kwargs:  # switched off by hand: the fallback goes with it, a generator must not
+                kwargs.pop("spec_strategy"), kwargs.pop("spec_fallback", None)
+                if kwargs.pop("generator", None) is not None:
+                    raise SpecUnsupportedError(
+                        "generator= needs a spec_strategy; plain decoding draws from torch's own."
+                    )
             return _inherited(self, "generate")(self, *args, **kwargs)
         kwargs.update(zip(_POSITIONAL, args, strict=False))
         draft = kwargs.pop("assistant_model", None)
@@ -88,25 +93,14 @@ class SpecGenerationMixin(GenerationMixin):
         """The `Drafter` of a call with `spec_strategy` (None without a draft), else the class's own generator."""
         if spec_request is None:
             return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
-        draft, settings = spec_request.draft, spec_request.settings
-        if draft is None or isinstance(draft, Drafter):
-            return draft
-        if isinstance(draft, CandidateGenerator):
-            if kwargs["rows"] > 1:
-                raise SpecUnsupportedError(
-                    f"{type(draft).__name__} proposes for one row, and this call has {kwargs['rows']}. "
-                    "Pass one prompt at a time, or a hf_specgen Drafter."
-                )
-            return GeneratorDrafter(draft, generation_config.do_sample)
-        ends = [generation_config._eos_token_tensor, getattr(draft.generation_config, "eos_token_id", None)]
-        eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
-        return ModelDrafter(draft, settings.assistant_confidence_threshold, sorted(eos), kwargs["device"])
+        threshold = spec_request.settings.assistant_confidence_threshold
+        return drafter_for(spec_request.draft, generation_config, threshold, kwargs["device"], kwargs["rows"])
 
 
 def _speculate(model, draft, settings, kwargs):
     """Check the pair and the call, then let the class's own `generate` prepare the inputs for our loop."""
-    draft = check_draft(model, draft, settings.spec_strategy)
     check_model(model, "target")
+    draft = check_draft(model, draft, settings.spec_strategy)
     tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
     if draft is not None and not isinstance(draft, CandidateGenerator):
         require_usable(check_pair(model, draft, tokenizer=tokenizer, assistant_tokenizer=assistant_tokenizer))
@@ -174,7 +168,7 @@ def _take_stop_strings(model, kwargs):
         kwargs["generation_config"] = copy.deepcopy(given)
         kwargs["generation_config"].stop_strings = None
     if found[2] is not None:
-        kwargs["stop_strings"] = None
+        kwargs["stop_strings"] = None  # only the call itself outranks the model's config
     return next((strings for strings in found if strings is not None), None)
 
 

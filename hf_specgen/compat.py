@@ -40,6 +40,11 @@ def cache_argument(model) -> str:
     return next((n for n in (CACHE_NAME, *_NAMES) if n in known), CACHE_NAME)
 
 
+def text_config(model):
+    """The config of the part of a model that decodes text."""
+    return model.config.get_text_config(decoder=True)
+
+
 def pop_cache(kwargs: dict):
     """Take the KV cache out of `generate`'s keyword arguments, whatever its name; None if there is none."""
     found = [kwargs.pop(n, None) for n in _NAMES]

@@ -1,7 +1,7 @@
 """Every knob of speculative decoding: its default, its meaning, its check, and where its value comes from.
 
-Precedence, written once: the call > the GenerationConfig given to the call > the target's generation_config >
-the draft's generation_config > the defaults below.
+Precedence, written once, of those that transformers knows too: the call > the GenerationConfig given to the call >
+the target's generation_config > the draft's generation_config > the defaults below. Ours come from the call alone.
 """
 
 from dataclasses import dataclass, fields

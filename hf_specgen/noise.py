@@ -116,7 +116,7 @@ class Noise:
         return -(-_unit(_absorb(base[:, None], tokens)).log()).log().float()
 
 
-def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+def invert(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """Token per row by inversion: `weights` `[rows, vocabulary]` (need not sum to one), `u` `[rows]` in (0, 1)."""
     cumulative = weights.double().cumsum(-1)
     wanted = u[:, None] * cumulative[:, -1:]

@@ -304,9 +304,9 @@ def test_k_of_the_call_counts(target, twin):
 
 def test_a_k_beyond_the_end_of_the_text_costs_no_cache(target, twin, monkeypatch):
     """ "As many as there are": the caches are no larger than the text can get."""
-    from hf_specgen.cache import adopt, reader
+    from hf_specgen.cache import reader, stock
 
-    rooms, real = [], adopt.adopt
+    rooms, real = [], stock.adopt
     monkeypatch.setattr(
         reader, "adopt", lambda cache, pads, room: rooms.append(room) or real(cache, pads, min(room, 99))
     )

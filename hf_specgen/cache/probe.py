@@ -1,7 +1,7 @@
 """Does this architecture understand a ready-made ragged mask? Asked once per configuration, of the model itself.
 
-Families that are tested in this repository are known. Any other is shown two rows of different length together and
-each alone: if the logits agree, it understands; if they differ or it raises, its rows run in groups of equal length.
+Families that are tested here and always do are known. Any other is shown two rows of different length together and each
+alone: if the logits agree, it understands; if they differ or it raises, its rows run in groups of equal length.
 """
 
 import threading

@@ -10,9 +10,9 @@ from transformers.cache_utils import DynamicCache
 
 from .. import compat
 from . import attention, probe
-from .adopt import adopt
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
+from .stock import adopt
 
 
 def device_of(model, otherwise: torch.device) -> torch.device:
@@ -26,7 +26,7 @@ def read_prompt(
     model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1
 ) -> tuple[torch.Tensor, DynamicCache]:
     """Prefill of a draft: `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache."""
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    cache = DynamicCache(config=compat.text_config(model))
     known = compat.forward_parameters(type(model))
     inputs = {"input_ids": ids, compat.cache_argument(model): cache, "use_cache": True}
     if mask is not None:
@@ -45,11 +45,12 @@ class Reader:
         self.model = model
         self.cache = cache
         self.device = device
-        self.config = model.config.get_text_config(decoder=True)
+        self.config = compat.text_config(model)
         known = compat.forward_parameters(type(model))
         self.takes_positions = "position_ids" in known
         self.keeps_logits = "logits_to_keep" in known
         self.forwards = 0
+        self.context = getattr(self.config, "max_position_embeddings", None) or float("inf")
 
     @classmethod
     def from_prefill(cls, model, cache: DynamicCache, pads: list[int], room: int, device: torch.device) -> "Reader":
@@ -112,6 +113,10 @@ class Reader:
         self.forwards += 1
         with attention.folding():
             return self.model(**inputs, return_dict=True).logits
+
+    def roll_back(self, row: int, length: int) -> None:
+        """Forget what row `row` has read beyond `length` tokens."""
+        self.cache.lengths[row] = length
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)

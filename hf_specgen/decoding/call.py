@@ -9,8 +9,8 @@ from transformers.generation.logits_process import PrefixConstrainedLogitsProces
 from transformers.generation.stopping_criteria import StopStringCriteria
 
 from .. import compat
-from ..cache.adopt import Export, refuse_unknown_layers, restore, snapshot, unpad_columns
 from ..cache.reader import Reader, device_of
+from ..cache.stock import Export, left_padding, refuse_unknown_layers, restore, snapshot
 from ..config import SpecConfig
 from ..drafters import Drafter
 from ..errors import SpecUnsupportedError
@@ -19,7 +19,7 @@ from ..noise import row_seeds
 from ..processors import own_processors
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
-from .checks import check_call, check_prompt
+from .checks import check_call, check_lengths, check_prompt
 from .loop import Decoding
 from .output import as_dict, sequences_of
 from .rows import Row
@@ -31,7 +31,7 @@ class SpecRequest:
     """What the caller asked for that transformers does not hand on to a custom decoding loop."""
 
     settings: SpecConfig
-    draft: Any = None  # a model, a CandidateGenerator, or None
+    draft: Any = None  # a model, a CandidateGenerator (a Drafter is one), or None
     tokenizer: Any = None
     streamer: Any = None
     synced_gpus: bool = False
@@ -49,7 +49,7 @@ def decode(
     """Check, prefill, loop, return. A cache that was handed in is put back as it was if anything raises.
 
     Args:
-        make_drafter: `(device) -> Drafter or None`.
+        make_drafter: `(device, rows) -> Drafter or None`.
         input_ids: int64 `[rows, columns]`; the other arguments as `generate` prepares them for a decoding method.
 
     Returns:
@@ -59,7 +59,8 @@ def decode(
     check_call(config, model_kwargs, request.synced_gpus)
     mask = model_kwargs.get("attention_mask")
     check_prompt(input_ids, mask, model_kwargs.get("inputs_embeds"), config._pad_token_tensor)
-    given, packed_ids, pads = input_ids, *_pack_left(input_ids, model_kwargs)
+    packed_ids, pads = _pack_left(input_ids, model_kwargs)
+    check_lengths(model, pads, packed_ids.shape[1], config.max_length)
     _check_positions(request, packed_ids, model_kwargs)
     if request.streamer is not None and len(input_ids) > 1:
         raise SpecUnsupportedError("A streamer shows one row, and this call has more. Stream one prompt at a time.")
@@ -67,7 +68,9 @@ def decode(
     rows = _rows(model, request, packed_ids, pads, logits_processor, stopping_criteria, config)
     drafter: Drafter | None = make_drafter(input_ids.device, len(rows))
 
-    stats = SpecStats(strategy=request.settings.spec_strategy, lossless=True, calls=1, rows=[row.stats for row in rows])
+    verifier = verifier_for(request.settings.spec_strategy, config.do_sample)
+    stats = SpecStats(strategy=request.settings.spec_strategy, lossless=verifier.lossless, calls=1)
+    stats.rows = [row.stats for row in rows]
     try:
         with clock.lap("prefill"):
             outputs = model._prefill(packed_ids, config, model_kwargs)
@@ -76,18 +79,20 @@ def decode(
         del outputs
         export = None
         if request.cache is not None or config.return_dict_in_generate:
-            fresh = request.cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+            fresh = request.cache
+            if fresh is None:
+                fresh = DynamicCache(config=compat.text_config(model))
             export = Export(fresh, pads)
         rest = config.max_length - packed_ids.shape[1]
         room = min(rest, 256) + min(rest, request.settings.num_assistant_tokens) + 1
         target = Reader.from_prefill(model, cache, pads, room, device_of(model, input_ids.device))
         if request.streamer is not None:
-            request.streamer.put(given.cpu())
+            request.streamer.put(input_ids.cpu())
         loop = Decoding(
             target,
             rows,
             drafter,
-            verifier_for(request.settings.spec_strategy, config.do_sample),
+            verifier,
             SCHEDULES[request.settings.num_assistant_tokens_schedule](request.settings.num_assistant_tokens),
             stats,
             clock,
@@ -97,7 +102,7 @@ def decode(
         )
         loop.run(first_logits)
         sequences = sequences_of(
-            given, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor)
+            input_ids, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor)
         )
         cache = export.write(sequences.shape[1] - 1) if export is not None else None
     except BaseException:
@@ -118,7 +123,7 @@ def _pack_left(input_ids: torch.Tensor, model_kwargs: dict) -> tuple[torch.Tenso
     mask = model_kwargs.get("attention_mask")
     if mask is None:
         return input_ids, [0] * len(input_ids)
-    pads = unpad_columns(mask)
+    pads = left_padding(mask)
     if bool(mask[:, -1].all()):
         return input_ids, pads
     columns = mask.shape[1]
@@ -176,13 +181,11 @@ def _rows(model, request: SpecRequest, ids, pads, logits_processor, stopping_cri
     for b, pad in enumerate(pads):
         prompt = ids[b, pad:]
         limit = config.max_length - pad
-        buffer = torch.zeros(limit + 1, dtype=torch.long, device=ids.device)
-        buffer[: len(prompt)] = prompt
         keep = config.return_dict_in_generate
         rows.append(
             Row(
                 index=b,
-                ids=buffer,
+                ids=prompt.clone(),
                 tokens=prompt.tolist(),
                 prompt_length=len(prompt),
                 limit=limit,

@@ -6,7 +6,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from .. import compat
-from ..cache.adopt import refuse_unknown_layers
+from ..cache.stock import refuse_unknown_layers
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
 
@@ -27,6 +27,8 @@ def check_draft(target, draft, strategy: str):
         if getattr(draft, "requires_model_outputs", False):
             _refuse(f"{type(draft).__name__} reads the target's hidden states, which are not handed to it here.")
         return draft
+    if isinstance(draft, type):
+        _refuse(f"assistant_model is the class {draft.__name__}.", "Pass an instance: a model or a Drafter.")
     if isinstance(draft, (str, bytes)) or hasattr(draft, "__fspath__"):
         _refuse(f"assistant_model={draft!r} is a path.", "Load it: AutoModelForCausalLM.from_pretrained(...).")
     draft = unwrap(draft)
@@ -43,23 +45,19 @@ def check_model(model, whose: str) -> None:
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         _refuse(f"The {whose} ({name}) is an encoder-decoder, which is not supported.")
-    if (
-        not compat.takes_cache(type(model))
-        or getattr(model, "_is_stateful", False)
-        or not type(model)._supports_default_dynamic_cache()
-    ):
-        _refuse(f"The {whose} ({name}) keeps a recurrent state, or no KV cache that can be rolled back.")
-    refuse_unknown_layers(DynamicCache(config=model.config.get_text_config(decoder=True)), whose)
-    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
-    if "mrope_section" in rope:
+    if not compat.takes_cache(type(model)) or not type(model)._supports_default_dynamic_cache():
+        _refuse(f"The {whose} ({name}) has no KV cache that can be rolled back.")
+    if getattr(model, "_is_stateful", False):
+        _refuse(f"The {whose} ({name}) keeps a recurrent state, which cannot be rolled back.")
+    config = compat.text_config(model)
+    refuse_unknown_layers(DynamicCache(config=config), whose)
+    if "mrope_section" in (getattr(config, "rope_parameters", None) or {}):
         _refuse(f"The {whose} ({name}) uses multimodal rotary positions, whose offsets are not handled.")
-    if model.training and any(isinstance(m, torch.nn.Dropout) and m.p > 0 and m.training for m in model.modules()):
-        _refuse(f"The {whose} is in training mode with active dropout.", f"Call {whose}.eval() first.")
-    config = model.config.get_text_config(decoder=True)
-    if model.training and any(
-        getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")
-    ):
-        _refuse(f"The {whose} is in training mode with attention dropout.", f"Call {whose}.eval() first.")
+    if model.training:
+        rates = [getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")]
+        rates += [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
+        if any(rates):
+            _refuse(f"The {whose} is in training mode with active dropout.", f"Call {whose}.eval() first.")
 
 
 def check_arguments(kwargs: dict, *configs) -> None:
@@ -113,8 +111,9 @@ def check_call(config, model_kwargs: dict, synced_gpus: bool) -> None:
         if getattr(config, name, None):
             _refuse(f"{name}={getattr(config, name)!r} asks for another source of drafts or a lossy mix.", "Drop it.")
     if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
-        _refuse("output_attentions / output_hidden_states are not collected here.", "Drop them, or " + PLAIN.lower())
-    known = {
+        _refuse("output_attentions / output_hidden_states are not collected here.", "Drop them.")
+    known = {"output_attentions", "output_hidden_states"}  # plain decoding ignores them without a dict
+    known |= {
         "attention_mask",
         "position_ids",
         "cache",
@@ -139,6 +138,11 @@ def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad
     if len(input_ids) > 1 and pad_token is None:
         _refuse("A batch needs a pad token and the model has none.", "Pass pad_token_id=.")
     if mask is not None:
+        if mask.shape != input_ids.shape:
+            _refuse(
+                f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(input_ids.shape)}.",
+                "Pass the whole text and its mask: the draft has to read it too.",
+            )
         mask = mask.bool()
         empty = (~mask.any(1)).nonzero().flatten().tolist()
         if empty:
@@ -149,4 +153,34 @@ def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad
             _refuse(
                 f"Row {holes[0, 0].item()} of the attention mask has a hole.",
                 "Mask only padding, on the left or on the right.",
+            )
+
+
+_READS_MASK = ("bloom", "mpt")  # without position_ids, but their biases are built from the mask
+
+
+def check_lengths(model, pads: list[int], columns: int, max_length: int) -> None:
+    """Position schemes under which a row's numbers depend on its padding, or on how far the forward reaches."""
+    config = compat.text_config(model)
+    blind = "position_ids" not in compat.forward_parameters(type(model)) and config.model_type not in _READS_MASK
+    if blind and any(pads):
+        _refuse(
+            f"{type(model).__name__} takes no position_ids, so that padding would shift a row's positions.",
+            "Pass prompts of one length, or one at a time.",
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    for scheme in [rope, *(v for v in rope.values() if isinstance(v, dict))]:
+        kind = scheme.get("rope_type")
+        if kind not in ("dynamic", "longrope"):
+            continue
+        turn = scheme.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        turn = turn or config.max_position_embeddings
+        longest, shortest = max_length - min(pads), columns - max(pads)
+        if longest > turn and (kind == "dynamic" or shortest <= turn):
+            _refuse(
+                f'Rotary positions of type "{kind}" change for a whole forward once it passes {turn} tokens, and this '
+                f"call may reach {longest}: a drafted block would change them too early.",
+                f"Keep prompt and new tokens within {turn}, or decode without spec_strategy.",
             )

@@ -4,9 +4,9 @@ import warnings
 
 import torch
 
-from ..cache.adopt import Export
 from ..cache.reader import Reader
-from ..drafters import Drafter
+from ..cache.stock import Export
+from ..drafters import Drafter, ModelDrafter
 from ..errors import SpecDraftError, SpecNumericsError
 from ..lengths import Length
 from ..noise import Noise
@@ -51,8 +51,9 @@ class Decoding:
 
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. The prefill's logits are round 0."""
+        self.vocabulary = first_logits.shape[-1]
         self.commit(self.no_proposal(), first_logits[:, None], self.noise())
-        self.begin_drafting(first_logits.shape[-1])
+        self.begin_drafting()
         while self.rows:
             noise = self.noise()
             proposal, widths = self.propose(noise)
@@ -65,12 +66,12 @@ class Decoding:
     def no_proposal(self) -> Proposal:
         return Proposal.empty(len(self.rows), self.device)
 
-    def begin_drafting(self, vocabulary: int) -> None:
+    def begin_drafting(self) -> None:
         if self.rows and self.drafter is not None:
             self.begun = True
             before = self.drafter.forwards
             with self.clock.lap("prefill"):
-                self._guarded(lambda: self.drafter.begin(self.rows, vocabulary))
+                self._guarded(lambda: self.drafter.begin(self.rows, self.vocabulary))
             self._count_drafts(before)
 
     def propose(self, noise: Noise) -> tuple[Proposal, list[int]]:
@@ -78,9 +79,13 @@ class Decoding:
         if self.drafter is None:
             return self.no_proposal(), [0] * len(self.rows)
         widths = [self._width(row) for row in self.rows]
+        for row, width in zip(self.rows, widths, strict=True):
+            row.reserve(width + 1)
         before = self.drafter.forwards
         with self.clock.lap("draft"):
             proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise))
+        if proposal is not None and not isinstance(self.drafter, ModelDrafter):
+            proposal.check(len(self.rows), self.vocabulary, type(self.drafter).__name__)
         taken = self._count_drafts(before)
         self.stats.drafting_forwards += taken
         for row, width in zip(self.rows, widths, strict=True):
@@ -95,7 +100,9 @@ class Decoding:
 
     def _width(self, row: Row) -> int:
         wanted = min(self.length.next(row.index), row.limit - row.length - 1)
-        allowed = self.drafter.limit(row)
+        if row.length <= self.target.context:  # beyond it only models without a table of positions get
+            wanted = min(wanted, self.target.context - row.length)
+        allowed = self.drafter.room(row)
         if allowed <= 0 and row.stats.fallback_reason is None:
             row.stats.fallback_reason = f"row {row.index}: its text ({row.length} tokens) is beyond the draft's context"
             if not self.stats.fallback_reason:
@@ -126,7 +133,7 @@ class Decoding:
         for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
             row.last_drafted = drafted[:count]
             stay = row.commit(count, accepted, [*drafted[:accepted], next_token], scores[b], logits[b])
-            self.target.lengths[b] = row.length - 1
+            self.target.roll_back(b, row.length - 1)
             self.length.learn(row.index, count, accepted)
             if self.streamer is not None:
                 for token in stay:

@@ -1,5 +1,4 @@
-"""The rows being decoded: their text, and what a verdict changes. Rows leave as they end; those that stay keep order
-in every cache by the same move (the last takes the place of the one that leaves)."""
+"""The rows being decoded: their text, and what a verdict changes."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ class Row:
 
     Attributes:
         index: its place in the batch.
-        ids: int64 `[capacity]`; the first `length` are text, drafted tokens may lie behind.
+        ids: int64 `[capacity]`; the first `length` are text, drafted tokens may lie behind (see `reserve`).
         tokens: the same text on the host.
         limit: length at which `max_length` ends it.
         last_drafted: the tokens proposed in the last round.
@@ -45,6 +44,12 @@ class Row:
     def new_tokens(self) -> list[int]:
         return self.tokens[self.prompt_length :]
 
+    def reserve(self, tokens: int) -> None:
+        """Make room in `ids` for so many tokens behind the text. Grows geometrically: `limit` may be astronomical."""
+        needed = self.length + tokens
+        if needed > len(self.ids):
+            self.ids = torch.nn.functional.pad(self.ids, (0, max(needed - len(self.ids), len(self.ids) // 2, 256)))
+
     def commit(
         self, drafted: int, accepted: int, new: list[int], scores: torch.Tensor, logits: torch.Tensor
     ) -> list[int]:
@@ -56,6 +61,7 @@ class Row:
             scores, logits: `[slots, vocabulary]`, processed and raw; slot i led to new[i].
         """
         start = self.length
+        self.reserve(len(new))
         self.ids[start : start + len(new)] = torch.tensor(new, device=self.ids.device)
         if self.scores is not None:
             self.scores.extend(scores[: len(new)].clone())

@@ -50,13 +50,15 @@ class Drafter(CandidateGenerator):
         `vocabulary`: how many logits the target has.
         """
 
-    def limit(self, row) -> int:
-        """The most tokens this drafter can propose for a row (its context may be shorter than the target's)."""
-        return row.limit
+    def room(self, row) -> int:
+        """How many more tokens of this row the drafter has a context for; at 0 the row goes on without drafts."""
+        return row.limit - row.length
 
     @abstractmethod
-    def propose(self, rows: list, widths: list[int], verifier: Verifier, noise: Noise) -> Proposal:
+    def propose(self, rows: list, widths: list[int], verifier: Verifier, noise: Noise) -> Proposal | None:
         """Draft up to `widths[b]` tokens for each row (fewer where the draft stops early).
+
+        Ids must be the target's; tensors on the device of the rows' `ids`. None proposes nothing.
 
         Everything drawn must be proposed: to drop a token because of its own value bends the law.
         """
@@ -85,8 +87,9 @@ class Drafter(CandidateGenerator):
             row.ids, row.tokens, row.limit = room, tokens, len(room)
         seeds = row_seeds(1, None, input_ids.device, self.do_sample)
         noise = Noise(seeds, [row.length], input_ids.device)
-        width = min(self.num_assistant_tokens, self.limit(row))
+        width = min(self.num_assistant_tokens, self.room(row))
         proposal = self.propose([row], [width], verifier_for("rejection", self.do_sample), noise)
+        proposal = proposal or Proposal.empty(1, input_ids.device)
         drafted = proposal.tokens[:, : int(proposal.counts[0])]
         row.last_drafted = drafted[0].tolist()
         q = None if proposal.q is None else proposal.q[:, : drafted.shape[1]].log()

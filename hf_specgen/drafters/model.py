@@ -2,6 +2,7 @@
 
 import torch
 
+from .. import compat
 from ..cache.reader import Reader, device_of, read_prompt
 from ..errors import SpecNumericsError
 from ..processors import on_draft, trials_for_draft
@@ -23,21 +24,21 @@ class ModelDrafter(Drafter):
         self.threshold = threshold or None
         self.device = device_of(model, device)
         self.eos = torch.tensor(eos, dtype=torch.long, device=device)
-        config = model.config.get_text_config(decoder=True)
+        config = compat.text_config(model)
         embeddings = model.get_input_embeddings()
         self.known_ids = getattr(embeddings, "num_embeddings", config.vocab_size)
         self.vocabulary = self.known_ids
         self.context = getattr(config, "max_position_embeddings", None) or float("inf")
         self.reader: Reader | None = None
-        self.read: list[list[int]] = []  # per row: the tokens its cache holds
+        self.held: list[list[int]] = []  # per row: the tokens its cache holds
 
     @property
     def forwards(self) -> int:
         return self.reader.forwards + 1 if self.reader is not None else 0
 
-    def limit(self, row) -> int:
+    def room(self, row) -> int:
         """Every token fed back needs a position in the draft's table."""
-        return int(max(0, min(self.context - row.length, row.limit)))
+        return int(max(0, min(self.context, row.limit) - row.length))
 
     def begin(self, rows, vocabulary=None) -> None:
         """Read the rows' texts but for their last token; rows beyond the draft's context stay unread.
@@ -45,7 +46,7 @@ class ModelDrafter(Drafter):
         Ids that only one of the two models has are never proposed.
         """
         self.vocabulary = vocabulary or self.vocabulary
-        fits = [self.limit(row) > 0 for row in rows]
+        fits = [self.room(row) > 0 for row in rows]
         if not any(fits):
             return
         texts = [row.tokens[:-1] if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
@@ -55,8 +56,8 @@ class ModelDrafter(Drafter):
         mask = (torch.arange(width) >= torch.tensor(pads)[:, None]).long().to(self.device) if any(pads) else None
         _, cache = read_prompt(self.model, self._known(ids), mask)
         self.reader = Reader.from_prefill(self.model, cache, pads, room=256, device=self.device)
-        self.read = [text if ok else [] for ok, text in zip(fits, texts, strict=True)]
-        self.reader.lengths[:] = map(len, self.read)
+        self.held = [text if ok else [] for ok, text in zip(fits, texts, strict=True)]
+        self.reader.lengths[:] = map(len, self.held)
 
     def _known(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
@@ -86,8 +87,9 @@ class ModelDrafter(Drafter):
             tokens.append(chosen)
             q.append(distribution)
             if trials is not None:
-                for row, token in zip(rows, chosen, strict=True):
-                    row.ids[min(row.length + step, row.limit)] = token
+                for row, allowed, token in zip(rows, widths, chosen, strict=True):
+                    if step < allowed:
+                        row.ids[row.length + step] = token
         if not tokens:
             return Proposal.empty(len(rows), home)
         drafted = torch.stack(tokens, 1)
@@ -105,13 +107,13 @@ class ModelDrafter(Drafter):
 
     def _read_unread(self, rows, widths) -> torch.Tensor:
         """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token."""
-        unread = [row.tokens[len(self.read[b]) :] if widths[b] else [] for b, row in enumerate(rows)]
+        unread = [row.tokens[len(self.held[b]) :] if widths[b] else [] for b, row in enumerate(rows)]
         counts = [len(tokens) for tokens in unread]
         width = max(counts)
         ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in unread], device=self.device)
         logits = self.reader.read(self._known(ids), counts, keep=width if min(counts) < width else 1)
         for b, tokens in enumerate(unread):
-            self.read[b].extend(tokens)
+            self.held[b].extend(tokens)
         if logits.shape[1] == 1:
             return logits[:, 0]
         last = torch.tensor(counts, device=logits.device).clamp(min=1) - 1
@@ -135,17 +137,17 @@ class ModelDrafter(Drafter):
             )
         for b, row in enumerate(rows):
             held = self.reader.lengths[b]
-            fed = row.last_drafted[: held - len(self.read[b])]  # drafted tokens that were fed back
-            known = len(self.read[b])
+            fed = row.last_drafted[: held - len(self.held[b])]  # drafted tokens that were fed back
+            known = len(self.held[b])
             for token in fed:
                 if known >= row.length or row.tokens[known] != token:
                     break
-                self.read[b].append(token)
+                self.held[b].append(token)
                 known += 1
-            self.reader.lengths[b] = known
+            self.reader.roll_back(b, known)
 
     def drop(self, row):
         if self.reader is not None:
             self.reader.drop(row)
-            self.read[row] = self.read[-1]
-            self.read.pop()
+            self.held[row] = self.held[-1]
+            self.held.pop()

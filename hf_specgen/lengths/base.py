@@ -1,4 +1,4 @@
-"""The interface of a draft-length rule. It lives in one call, and knows rows apart: a row never depends on another."""
+"""The interface of a draft-length rule: it lives in one call, rows do not share it. Registered in `SCHEDULES`."""
 
 from abc import ABC, abstractmethod
 

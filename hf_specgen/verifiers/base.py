@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..noise import NEXT, Noise, draw
+from ..noise import DRAFT, NEXT, Noise, invert
 
 
 @dataclass
@@ -33,6 +33,20 @@ class Proposal:
             torch.zeros(rows, 0, dtype=torch.long, device=device), torch.zeros(rows, dtype=torch.long, device=device)
         )
 
+    def check(self, rows: int, vocabulary: int, source: str) -> None:
+        """Raise a ValueError that names `source` for a proposal no target could read. Reads the ids on the host."""
+        if self.tokens.dim() != 2 or len(self.tokens) != rows or self.counts.shape != (rows,):
+            raise ValueError(
+                f"{source} proposed tokens of shape {tuple(self.tokens.shape)} and counts of shape "
+                f"{tuple(self.counts.shape)} for {rows} row(s); expected [rows, width] and [rows]."
+            )
+        wrong = self.tokens[(self.tokens < 0) | (self.tokens >= vocabulary)].tolist()
+        if wrong or (self.width and int(self.counts.max()) > self.width):
+            what = (
+                f"the id {wrong[0]}" if wrong else f"a count of {int(self.counts.max())} with a width of {self.width}"
+            )
+            raise ValueError(f"{source} proposed {what}; the target knows ids 0 to {vocabulary - 1}.")
+
     def drafted(self) -> torch.Tensor:
         """Bool `[rows, width]`: which slots hold a drafted token."""
         return torch.arange(self.width, device=self.counts.device) < self.counts[:, None]
@@ -47,7 +61,12 @@ class Verdict:
 
 
 class Verifier(ABC):
-    """An acceptance rule, and the way a draft has to draw for it."""
+    """An acceptance rule, and the way a draft has to draw for it. A new one is registered in `STRATEGIES`.
+
+    Attributes:
+        name: what `spec_strategy=` calls it.
+        lossless: whether it keeps the target's law; statistics and outputs carry it.
+    """
 
     name: str
     lossless: bool = True
@@ -73,6 +92,14 @@ class Verifier(ABC):
             scores: float32 `[rows, width + 1, vocabulary]`, the target's processed scores; slot i belongs to the token
                 after i drafted ones. Slots beyond a row's count are meaningless.
         """
+
+
+class SamplingVerifier(Verifier):
+    """A rule that needs the draft's tokens drawn from q, independently of what the target does."""
+
+    def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
+        q = scores.softmax(-1)
+        return invert(q, noise.uniform(DRAFT, offset)), q
 
 
 def leading(accepted: torch.Tensor) -> torch.Tensor:
@@ -103,7 +130,7 @@ def final_draw(
             residual = (residual - at(proposal.q, slot)).clamp_(min=0)
         rejected = (kept < proposal.counts) & (residual.sum(-1) > 0)
         last = torch.where(rejected[:, None], residual, last)
-    return draw(last, noise.uniform(NEXT, 0))
+    return invert(last, noise.uniform(NEXT, 0))
 
 
 def drafted_probabilities(proposal: Proposal, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

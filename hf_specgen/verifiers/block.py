@@ -8,11 +8,10 @@ After τ = K the next token comes from p, else from norm(max(w_τ·p − q, 0)).
 import torch
 
 from ..noise import ACCEPT, Noise
-from .base import Proposal, Verdict, drafted_probabilities, final_draw
-from .rejection import RejectionVerifier
+from .base import Proposal, SamplingVerifier, Verdict, drafted_probabilities, final_draw
 
 
-class BlockVerifier(RejectionVerifier):
+class BlockVerifier(SamplingVerifier):
     name = "block"
 
     def accept(self, proposal: Proposal, scores: torch.Tensor, noise: Noise) -> Verdict:

@@ -6,16 +6,12 @@ if all stay, one more comes from p.
 
 import torch
 
-from ..noise import ACCEPT, DRAFT, Noise, draw
-from .base import Proposal, Verdict, Verifier, drafted_probabilities, final_draw, leading
+from ..noise import ACCEPT, Noise
+from .base import Proposal, SamplingVerifier, Verdict, drafted_probabilities, final_draw, leading
 
 
-class RejectionVerifier(Verifier):
+class RejectionVerifier(SamplingVerifier):
     name = "rejection"
-
-    def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
-        q = scores.softmax(-1)
-        return draw(q, noise.uniform(DRAFT, offset)), q
 
     def accept(self, proposal: Proposal, scores: torch.Tensor, noise: Noise) -> Verdict:
         p = scores.softmax(-1)

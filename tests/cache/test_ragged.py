@@ -10,8 +10,8 @@ from families import MIXED, build, draft_of
 from toys import batch_of, plain, spec, text
 from transformers import DynamicCache, Gemma3TextConfig
 
-from hf_specgen.cache.adopt import Export, adopt
 from hf_specgen.cache.masks import ragged_masks
+from hf_specgen.cache.stock import Export, adopt
 from hf_specgen.compat import CACHE_NAME
 
 HEADS, DIM = 2, 3

@@ -180,7 +180,7 @@ def test_the_thresholds_found_are_how_accept_decides(verifier):
 
 
 def residual_from_p(proposal, p, kept, scale, noise_):
-    return noise.draw(base.at(p, kept), noise_.uniform(NEXT, 0))
+    return noise.invert(base.at(p, kept), noise_.uniform(NEXT, 0))
 
 
 def residual_without_scale(proposal, p, kept, scale, noise_):
@@ -622,7 +622,7 @@ def test_gumbel_noise_is_finite_with_a_large_vocabulary():
 )
 def test_draw_never_returns_a_token_without_weight(weights, u):
     weights = torch.tensor([weights], dtype=torch.float32)
-    token = noise.draw(weights, torch.tensor([u], dtype=torch.float64))
+    token = noise.invert(weights, torch.tensor([u], dtype=torch.float64))
     assert weights[0, token[0]] > 0
 
 
@@ -636,7 +636,7 @@ def test_the_extreme_uniforms_lie_inside_the_open_interval():
 def test_draw_follows_the_weights():
     weights = torch.tensor([[0.0, 1.0, 3.0, 0.0, 4.0]])
     grid = (torch.arange(8000).double() + 0.5) / 8000
-    counts = noise.draw(weights.expand(8000, -1), grid).bincount(minlength=5)
+    counts = noise.invert(weights.expand(8000, -1), grid).bincount(minlength=5)
     assert counts.tolist() == [0, 1000, 3000, 0, 4000]
 
 

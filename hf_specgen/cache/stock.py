@@ -1,4 +1,4 @@
-"""From a stock cache to ours after the prefill, and back to a stock cache at the end.
+"""transformers' own cache: taken over after the prefill, filled again at the end, put back after an error.
 
 Stock caches hold one column per column of the padded input; ours hold one slot per position of the unpadded row.
 """
@@ -22,8 +22,8 @@ def refuse_unknown_layers(cache: Cache, whose: str) -> None:
     for index, layer in enumerate(cache.layers):
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *DUMMY_LAYERS):
             raise SpecUnsupportedError(
-                f"Layer {index} of the {whose} keeps a {type(layer).__name__}, whose state cannot be rolled back to an "
-                "earlier token (recurrent, hybrid or compressed attention). Decode without spec_strategy, "
+                f"Layer {index} of the {whose}'s cache is a {type(layer).__name__}, whose state cannot be rolled "
+                "back to an earlier token (recurrent, hybrid or compressed attention). Decode without spec_strategy, "
                 'or pass spec_fallback="plain".'
             )
 
@@ -79,7 +79,8 @@ def restore(cache: DynamicCache, saved: list[dict]) -> None:
 
 
 class Export:
-    """Collects the rows as they leave and writes them into a stock cache, in the columns of `sequences[:, :-1]`."""
+    """Collects the rows as they leave and writes them into a stock cache, in the columns of `sequences[:, :-1]`
+    (of left-padded rows; rows that came padded on the right were moved)."""
 
     def __init__(self, cache: DynamicCache, pads: list[int]):
         self.cache = cache
@@ -122,6 +123,6 @@ class Export:
         return self.cache
 
 
-def unpad_columns(mask: torch.Tensor) -> list[int]:
-    """Left padding per row of a `[rows, columns]` mask that has no holes."""
-    return (mask.shape[1] - mask.sum(dim=1)).tolist()
+def left_padding(mask: torch.Tensor) -> list[int]:
+    """Padding columns of each row of a `[rows, columns]` mask that has no holes."""
+    return (mask.shape[1] - mask.bool().sum(dim=1)).tolist()
