@@ -5,9 +5,9 @@ from pathlib import Path
 PAIR = Path(__file__).parent / "pair"
 
 PROMPTS = (
-    "def read_config(self, filename, encoding=None):\n",
-    "class Queue:\n    def __init__(self, maxsize=0):\n",
-    "    def test(self):\n        if not isinstance(other, ",
+    '    def close(self):\n        """Close the',
+    "    def __eq__(self, other):\n        if not isinstance(other,",
+    "    try:\n        import",
 )
 """Beginnings of text like the pair was trained on: Python source."""
 
