@@ -7,23 +7,35 @@ import argparse
 import statistics
 
 import torch
-from common import bare_steps, load, machine, timed
+from common import load, machine, timed
 
+from hf_specgen import compat
 from hf_specgen.cache.reader import Reader, read_prompt
 
 
 @torch.no_grad()
-def our_steps(model, ids: torch.Tensor, widths: list[int], repeats: int) -> dict[int, float]:
-    _, cache = read_prompt(model, ids, None)
-    reader = Reader.from_prefill(model, cache, [0] * len(ids), room=64, device=ids.device)
-    before = list(reader.lengths)
-    taken: dict[int, list[float]] = {w: [] for w in widths}
+def steps(model, ids: torch.Tensor, widths: list[int], repeats: int) -> dict[str, dict[int, float]]:
+    """Median seconds per forward by width, stock and ours taking turns; one prefill each."""
+    name = compat.cache_argument(model)
+    _, stock = read_prompt(model, ids, None)
+    stock.activate_past_recording()
+    reader = Reader.from_prefill(model, read_prompt(model, ids, None)[1], [0] * len(ids), room=64, device=ids.device)
+
+    def run_stock(width: int) -> None:
+        model(input_ids=ids[:, :width], use_cache=True, **{name: stock})
+        stock.crop(-width)
+
+    def run_ours(width: int) -> None:
+        reader.read(ids[:, :width], [width] * len(ids))
+        for row in range(len(ids)):
+            reader.roll_back(row, ids.shape[1])
+
+    taken = {"stock": {w: [] for w in widths}, "ours": {w: [] for w in widths}}
     for _ in range(repeats):
         for width in widths:
-            seconds, _ = timed(lambda w=width: reader.read(ids[:, :w], [w] * len(ids)))
-            reader.lengths[:] = before
-            taken[width].append(seconds)
-    return {width: statistics.median(seconds) for width, seconds in taken.items()}
+            taken["stock"][width].append(timed(lambda w=width: run_stock(w))[0])
+            taken["ours"][width].append(timed(lambda w=width: run_ours(w))[0])
+    return {who: {w: statistics.median(x) for w, x in by_width.items()} for who, by_width in taken.items()}
 
 
 def main() -> None:
@@ -39,10 +51,8 @@ def main() -> None:
     print(f"{'context':>8} {'width':>5} {'stock ms':>9} {'ours ms':>8} {'ours/stock':>10} {'ours / ours width 1':>19}")
     for context in args.contexts:
         ids = torch.randint(0, 1000, (1, context), device=model.device)
-        rounds = [
-            (bare_steps(model, ids, args.widths, 1), our_steps(model, ids, args.widths, 1)) for _ in range(args.repeats)
-        ]
-        stock, ours = ({w: statistics.median(r[i][w] for r in rounds) for w in args.widths} for i in (0, 1))
+        found = steps(model, ids, args.widths, args.repeats)
+        stock, ours = found["stock"], found["ours"]
         for w in args.widths:
             print(
                 f"{context:8} {w:5} {stock[w] * 1e3:9.1f} {ours[w] * 1e3:8.1f} {ours[w] / stock[w]:10.2f} "

@@ -143,8 +143,9 @@ def _plain(model, kwargs, settings, reason: str):
     if type(out) is not GenerateDecoderOnlyOutput:  # beams, encoder-decoders
         out["spec_stats"] = stats
         return out
-    new = len(out.scores or out.logits or ())
-    mask = torch.zeros(len(out.sequences), new, dtype=torch.bool, device=out.sequences.device) if new else None
+    prompt = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+    columns = 0 if prompt is None else prompt.shape[1]
+    mask = torch.zeros_like(out.sequences[:, columns:], dtype=torch.bool)
     return SpecGenerateOutput(**out, spec_stats=stats, draft_mask=mask)
 
 

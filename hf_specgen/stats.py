@@ -244,8 +244,12 @@ class Clock:
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
-        self.started = time.perf_counter()
         self.laps: dict[str, list] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """From here on, what no lap covers counts as rest."""
+        self.started = time.perf_counter()
 
     def _now(self):
         if not self.cuda:
@@ -270,10 +274,12 @@ class Clock:
 
     def fill(self, stats: SpecStats) -> None:
         total = time.perf_counter() - self.started
-        prefill, draft, verify, step = (self.seconds(name) for name in ("prefill", "draft", "verify", "step"))
-        stats.prefill_seconds = sum(prefill)
+        names = ("prefill", "draft prefill", "draft", "verify", "step")
+        prefill, draft_prefill, draft, verify, step = (self.seconds(name) for name in names)
+        stats.prefill_seconds = sum(prefill) + sum(draft_prefill)
         stats.draft_seconds = sum(draft)
         stats.verify_seconds = sum(verify) + sum(step)
         stats.verify_forwards = len(verify) + len(step)
-        stats.rest_seconds = max(0.0, total - stats.prefill_seconds - stats.draft_seconds - stats.verify_seconds)
+        covered = sum(draft_prefill) + stats.draft_seconds + stats.verify_seconds
+        stats.rest_seconds = max(0.0, total - covered)
         stats.target_step_seconds = statistics.median(step) if step else None

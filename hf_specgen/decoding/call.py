@@ -72,20 +72,20 @@ def decode(
     stats = SpecStats(strategy=request.settings.spec_strategy, lossless=verifier.lossless, calls=1)
     stats.rows = [row.stats for row in rows]
     try:
+        rest = config.max_length - packed_ids.shape[1]
+        room = min(rest, 256) + min(rest, request.settings.num_assistant_tokens) + 1
         with clock.lap("prefill"):
             outputs = model._prefill(packed_ids, config, model_kwargs)
-        first_logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
-        cache = compat.cache_of(outputs)
-        del outputs
+            first_logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
+            cache = compat.cache_of(outputs)
+            del outputs
+            target = Reader.from_prefill(model, cache, pads, room, device_of(model, input_ids.device))
         export = None
         if request.cache is not None or config.return_dict_in_generate:
             fresh = request.cache
             if fresh is None:
                 fresh = DynamicCache(config=compat.text_config(model))
             export = Export(fresh, pads)
-        rest = config.max_length - packed_ids.shape[1]
-        room = min(rest, 256) + min(rest, request.settings.num_assistant_tokens) + 1
-        target = Reader.from_prefill(model, cache, pads, room, device_of(model, input_ids.device))
         if request.streamer is not None:
             request.streamer.put(input_ids.cpu())
         loop = Decoding(
@@ -100,6 +100,7 @@ def decode(
             request.streamer,
             plain_on_oom=request.settings.spec_fallback == "plain",
         )
+        clock.restart()
         loop.run(first_logits)
         sequences = sequences_of(
             input_ids, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor)

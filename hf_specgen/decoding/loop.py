@@ -21,7 +21,6 @@ class Decoding:
 
     Args:
         target: has read the prompts.
-        first_logits: `[rows, vocabulary]`, the target's logits after the prompts.
         rows: in the order of the batch.
         drafter: None decodes without a draft (every round emits one token).
         export: collects the rows' caches as they leave, or None.
@@ -50,7 +49,7 @@ class Decoding:
         self.begun = False  # whether the drafter knows the rows
 
     def run(self, first_logits: torch.Tensor) -> None:
-        """Decode until every row has ended. The prefill's logits are round 0."""
+        """Decode until every row has ended. Round 0: the target's logits after the prompts, `[rows, vocabulary]`."""
         self.vocabulary = first_logits.shape[-1]
         self.commit(self.no_proposal(), first_logits[:, None], self.noise())
         self.begin_drafting()
@@ -70,7 +69,7 @@ class Decoding:
         if self.rows and self.drafter is not None:
             self.begun = True
             before = self.drafter.forwards
-            with self.clock.lap("prefill"):
+            with self.clock.lap("draft prefill"):
                 self._guarded(lambda: self.drafter.begin(self.rows, self.vocabulary))
             self._count_drafts(before)
 
@@ -114,9 +113,7 @@ class Decoding:
         """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
         pending = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
         ids = torch.cat([pending, proposal.tokens], dim=1)
-        reach = [
-            min(width, proposal.width) + 1 for width in widths
-        ]  # a row may have drafted less: commit sets its length
+        reach = [min(width, proposal.width) + 1 for width in widths]  # may be more than was drafted: commit rolls back
         with self.clock.lap("verify" if proposal.width else "step"):
             logits = self.target.read(ids.to(self.target.device), reach)
         return logits.to(self.device, torch.float32)

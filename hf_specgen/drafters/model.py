@@ -41,7 +41,7 @@ class ModelDrafter(Drafter):
         return int(max(0, min(self.context, row.limit) - row.length))
 
     def begin(self, rows, vocabulary=None) -> None:
-        """Read the rows' texts but for their last token; rows beyond the draft's context stay unread.
+        """Read the rows' texts; rows beyond the draft's context stay unread.
 
         Ids that only one of the two models has are never proposed.
         """
@@ -49,12 +49,13 @@ class ModelDrafter(Drafter):
         fits = [self.room(row) > 0 for row in rows]
         if not any(fits):
             return
-        texts = [row.tokens[:-1] if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
+        texts = [list(row.tokens) if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
         width = max(map(len, texts))
         pads = [width - len(text) for text in texts]
         ids = torch.tensor([[0] * pad + text for pad, text in zip(pads, texts, strict=True)], device=self.device)
         mask = (torch.arange(width) >= torch.tensor(pads)[:, None]).long().to(self.device) if any(pads) else None
-        _, cache = read_prompt(self.model, self._known(ids), mask)
+        logits, cache = read_prompt(self.model, self._known(ids), mask)
+        self.first_logits = logits[:, -1]
         self.reader = Reader.from_prefill(self.model, cache, pads, room=256, device=self.device)
         self.held = [text if ok else [] for ok, text in zip(fits, texts, strict=True)]
         self.reader.lengths[:] = map(len, self.held)
@@ -90,7 +91,8 @@ class ModelDrafter(Drafter):
                 for row, allowed, token in zip(rows, widths, chosen, strict=True):
                     if step < allowed:
                         row.ids[row.length + step] = token
-        if not tokens:
+        if not tokens:  # nothing will be settled
+            self._refuse_nan(rows)
             return Proposal.empty(len(rows), home)
         drafted = torch.stack(tokens, 1)
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
@@ -110,6 +112,8 @@ class ModelDrafter(Drafter):
         unread = [row.tokens[len(self.held[b]) :] if widths[b] else [] for b, row in enumerate(rows)]
         counts = [len(tokens) for tokens in unread]
         width = max(counts)
+        if not width:  # the first round: the prefill has read everything
+            return self.first_logits
         ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in unread], device=self.device)
         logits = self.reader.read(self._known(ids), counts, keep=width if min(counts) < width else 1)
         for b, tokens in enumerate(unread):
@@ -128,13 +132,7 @@ class ModelDrafter(Drafter):
         """Keep of the cache what agrees with the text: compared, never counted."""
         if self.reader is None:
             return
-        nan = torch.stack(self.peaks).isnan().any(0)
-        if nan.any():
-            row = rows[int(nan.nonzero()[0, 0])]
-            raise SpecNumericsError(
-                f"The draft returned NaN logits for row {row.index} near position {row.length}. "
-                "Check its dtype (float16 overflows; try bfloat16) and weights, or use another draft."
-            )
+        self._refuse_nan(rows)
         for b, row in enumerate(rows):
             held = self.reader.lengths[b]
             fed = row.last_drafted[: held - len(self.held[b])]  # drafted tokens that were fed back
@@ -145,6 +143,15 @@ class ModelDrafter(Drafter):
                 self.held[b].append(token)
                 known += 1
             self.reader.roll_back(b, known)
+
+    def _refuse_nan(self, rows) -> None:
+        nan = torch.stack(self.peaks).isnan().any(0)
+        if nan.any():
+            row = rows[int(nan.nonzero()[0, 0])]
+            raise SpecNumericsError(
+                f"The draft returned NaN logits for row {row.index} near position {row.length}. "
+                "Check its dtype (float16 overflows; try bfloat16) and weights, or use another draft."
+            )
 
     def drop(self, row):
         if self.reader is not None:
