@@ -7,7 +7,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from common import encode, load, machine, read_prompts, timed, tokenizer_of
+from common import bare_steps, encode, load, machine, read_prompts, timed, tokenizer_of
 from compare import speculate
 
 
@@ -36,13 +36,13 @@ def main() -> None:
     common = {"do_sample": False, "pad_token_id": tokenizer.pad_token_id, "eos_token_id": None}
     new = args.max_new_tokens
 
-    plain, ours, single, rates = [], {k: [] for k in range(1, args.max_k + 1)}, [], {}
+    plain, ours, single, seen = [], {k: [] for k in range(1, args.max_k + 1)}, [], {}
     for _ in range(args.repeats):
         plain.append(timed(lambda: target.generate(**inputs, max_new_tokens=new, **common))[0])
         for k in ours:
             seconds, (_, stats) = timed(lambda k=k: speculate(target, draft, inputs, new, k, common))
             ours[k].append(seconds)
-            rates[k] = stats.acceptance_rate
+            seen[k] = stats
     for k in ours:
         draft.generation_config.num_assistant_tokens = k
         if k == args.max_k or k == 2:
@@ -55,9 +55,21 @@ def main() -> None:
             single.append((k, total))
     base = statistics.median(plain)
     print(f"plain batched   {base:7.2f} s")
+    ids = inputs["input_ids"]
+    steps, draft_step = bare_steps(target, ids, [1, *(k + 1 for k in ours)]), bare_steps(draft, ids, [1])[1]
+    print(
+        f"bare forwards of {len(texts)} rows: target, one token each {steps[1] * 1e3:.0f} ms; draft {draft_step * 1e3:.0f} ms"
+    )
     for k, seconds in ours.items():
         ratio = statistics.median(p / o for p, o in zip(plain, seconds, strict=True))
-        print(f"ours K={k}        {statistics.median(seconds):7.2f} s  {ratio:.2f}x plain  acceptance {rates[k]:.0%}")
+        stats, rounds = seen[k], seen[k].verify_forwards
+        round_ideal = steps[k + 1] + k * draft_step
+        print(
+            f"ours K={k}        {statistics.median(seconds):7.2f} s  {ratio:.2f}x plain  acceptance "
+            f"{stats.acceptance_rate:.0%}, {rounds} rounds of {stats.decode_seconds / rounds * 1e3:.0f} ms "
+            f"(bare forwards with all rows {round_ideal * 1e3:.0f} ms), plain steps would take "
+            f"{stats.plain_steps * steps[1]:.2f} s, decoding took {stats.decode_seconds:.2f} s"
+        )
     best = min(statistics.median(seconds) for seconds in ours.values())
     for k, total in single:
         print(f"stock K={k}, {len(texts)} calls {total:7.2f} s  ours at its best is {total / best:.2f}x as fast")
