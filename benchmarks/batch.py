@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--max-k", type=int, default=4)
+    parser.add_argument("--stock-k", type=int, nargs="*", default=[2], help="K of the single stock calls; none: skip")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
@@ -43,16 +44,13 @@ def main() -> None:
             seconds, (_, stats) = timed(lambda k=k: speculate(target, draft, inputs, new, k, common))
             ours[k].append(seconds)
             seen[k] = stats
-    for k in ours:
+    for k in args.stock_k:
         draft.generation_config.num_assistant_tokens = k
-        if k == args.max_k or k == 2:
-            total = 0.0
-            for b, length in enumerate(lengths):
-                row = {name: x[b : b + 1, -length:] for name, x in inputs.items()}
-                total += timed(lambda r=row: target.generate(**r, max_new_tokens=new, assistant_model=draft, **common))[
-                    0
-                ]
-            single.append((k, total))
+        total = 0.0
+        for b, length in enumerate(lengths):
+            row = {name: x[b : b + 1, -length:] for name, x in inputs.items()} | common
+            total += timed(lambda r=row: target.generate(**r, max_new_tokens=new, assistant_model=draft))[0]
+        single.append((k, total))
     base = statistics.median(plain)
     print(f"plain batched   {base:7.2f} s")
     ids = inputs["input_ids"]

@@ -108,20 +108,29 @@ class ModelDrafter(Drafter):
         return length
 
     def _read_unread(self, rows, widths) -> torch.Tensor:
-        """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token."""
-        unread = [row.tokens[len(self.held[b]) :] if widths[b] else [] for b, row in enumerate(rows)]
-        counts = [len(tokens) for tokens in unread]
-        width = max(counts)
-        if not width:  # the first round: the prefill has read everything
+        """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token.
+
+        Rows with less to catch up with read some of it again, so that all end at the right edge: the head, a quarter
+        of a small draft's cost, then runs on one position per row.
+        """
+        behind = [row.length - len(held) if w else 0 for row, held, w in zip(rows, self.held, widths, strict=True)]
+        if not any(behind):  # the first round: the prefill has read everything
             return self.first_logits
-        ids = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in unread], device=self.device)
-        logits = self.reader.read(self._known(ids), counts, keep=width if min(counts) < width else 1)
-        for b, tokens in enumerate(unread):
-            self.held[b].extend(tokens)
-        if logits.shape[1] == 1:
-            return logits[:, 0]
-        last = torch.tensor(counts, device=logits.device).clamp(min=1) - 1
-        return logits[torch.arange(len(rows), device=logits.device), last]
+        width = max(behind)
+        if width > 2:  # after rounds without drafts: all but the last token first, each row its own number
+            texts = [row.tokens[row.length - n : -1] if n else [] for row, n in zip(rows, behind, strict=True)]
+            self._read_texts(texts, width - 1)
+            width = 1
+        for b, row in enumerate(rows):
+            if widths[b]:
+                self.reader.roll_back(b, row.length - width)
+                self.held[b] = list(row.tokens)
+        return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)], width)
+
+    def _read_texts(self, texts: list[list[int]], width: int) -> torch.Tensor:
+        """Read each row's text, padded on the right to `width`; logits at the right edge, `[rows, vocabulary]`."""
+        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.device)
+        return self.reader.read(self._known(ids), list(map(len, texts)), keep=1)[:, 0]
 
     def _to_target_vocabulary(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
         logits = logits[:, : self.vocabulary].to(home, torch.float32)
