@@ -7,7 +7,7 @@ PAIR = Path(__file__).parent / "pair"
 PROMPTS = (
     '    def close(self):\n        """Close the',
     "    def __eq__(self, other):\n        if not isinstance(other,",
-    "    try:\n        import",
+    'class Reader(object):\n    """Read a file',
 )
 """Beginnings of text like the pair was trained on: Python source."""
 
