@@ -61,7 +61,7 @@ def main() -> None:
         print(
             f"{task:14} {columns:6} {row['new']:4} {row['plain']:11.2f} {row['stock/plain']:11.2f} "
             f"{row['ours/plain']:10.2f} {row['ours/stock']:10.2f} {row['E']:5.2f} {row['measured/ideal']:14.3f}  "
-            f"{'equal' if row['equal'] else 'differ'}",
+            f"{row['ids']}",
             flush=True,
         )
         if args.out:
@@ -92,6 +92,18 @@ def speculate(target, draft, inputs, new, k, common):
     finally:
         hf_specgen.disable(target)
     return out, stats
+
+
+def difference(target, inputs, wanted: torch.Tensor, got: torch.Tensor, common: dict) -> str:
+    """Where two answers part, and how far apart plain's logits for the two tokens are there (0: a tie)."""
+    length = min(len(wanted), len(got))
+    apart = (wanted[:length] != got[:length]).nonzero()
+    if not len(apart):
+        return "equal" if len(wanted) == len(got) else "another length"
+    i = int(apart[0])
+    options = common | {"return_dict_in_generate": True, "output_logits": True}
+    logits = target.generate(**inputs, max_new_tokens=i + 1, **options).logits[i][0]
+    return f"differ at {i}, gap {float(logits[wanted[i]] - logits[got[i]]):.3f}"
 
 
 class Watch(BaseStreamer):
@@ -145,7 +157,7 @@ def one_prompt(target, draft, inputs, columns, k, args, common) -> dict:
         "t_target": t_target,
         "t_draft": t_draft,
         "acceptance": stats.acceptance_rate,
-        "equal": torch.equal(out, wanted),
+        "ids": difference(target, inputs, wanted[0, columns:], out[0, columns:], common),
     }
 
 
