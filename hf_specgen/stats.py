@@ -31,11 +31,10 @@ class AcceptanceByPosition:
 
 
 class _Figures:
-    """What a row and a whole call have in common, from `history`: one (drafted, accepted) per round."""
+    """What a row and a whole call have in common, from `history`: one (drafted, accepted) per round; and `emitted`."""
 
-    @property
-    def history(self) -> list[tuple[int, int]]:
-        raise NotImplementedError
+    history: list[tuple[int, int]]
+    emitted: int
 
     @property
     def rounds(self) -> int:
