@@ -45,6 +45,11 @@ def text_config(model):
     return model.config.get_text_config(decoder=True)
 
 
+def context_length(model) -> float:
+    """Positions that the model's config promises; infinite where it names none."""
+    return getattr(text_config(model), "max_position_embeddings", None) or float("inf")
+
+
 def pop_cache(kwargs: dict):
     """Take the KV cache out of `generate`'s keyword arguments, whatever its name; None if there is none."""
     found = [kwargs.pop(n, None) for n in _NAMES]

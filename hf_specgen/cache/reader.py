@@ -50,7 +50,7 @@ class Reader:
         self.takes_positions = "position_ids" in known
         self.keeps_logits = "logits_to_keep" in known
         self.forwards = 0
-        self.context = getattr(self.config, "max_position_embeddings", None) or float("inf")
+        self.context = compat.context_length(model)
 
     @classmethod
     def from_prefill(cls, model, cache: DynamicCache, pads: list[int], room: int, device: torch.device) -> "Reader":
@@ -77,14 +77,13 @@ class Reader:
         Returns:
             Logits `[rows, keep or width, vocabulary]`, in the model's dtype. The padding's are meaningless.
         """
-        width = ids.shape[1]
         lengths = self.lengths
         if lengths.count(lengths[0]) == len(lengths) or self.ragged_together:
             logits = self._forward(ids, counts, None, keep)
         else:
             logits = self._in_groups(ids, counts, keep)
         self.cache.lengths[:] = [length + count for length, count in zip(lengths, counts, strict=True)]
-        return logits if keep is None or not self.keeps_logits else logits[:, -min(keep, width) :]
+        return logits if keep is None else logits[:, -keep:]
 
     def _in_groups(self, ids: torch.Tensor, counts: list[int], keep: int | None) -> torch.Tensor:
         """One forward per distinct length: exact for every architecture."""

@@ -24,11 +24,9 @@ class ModelDrafter(Drafter):
         self.threshold = threshold or None
         self.device = device_of(model, device)
         self.eos = torch.tensor(eos, dtype=torch.long, device=device)
-        config = compat.text_config(model)
-        embeddings = model.get_input_embeddings()
-        self.known_ids = getattr(embeddings, "num_embeddings", config.vocab_size)
+        self.known_ids = getattr(model.get_input_embeddings(), "num_embeddings", compat.text_config(model).vocab_size)
         self.vocabulary = self.known_ids
-        self.context = getattr(config, "max_position_embeddings", None) or float("inf")
+        self.context = compat.context_length(model)
         self.reader: Reader | None = None
         self.held: list[list[int]] = []  # per row: the tokens its cache holds
 
@@ -124,7 +122,7 @@ class ModelDrafter(Drafter):
         for b, row in enumerate(rows):
             if widths[b]:
                 self.reader.roll_back(b, row.length - width)
-                self.held[b] = list(row.tokens)
+                self.held[b].extend(row.tokens[len(self.held[b]) :])
         return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)], width)
 
     def _read_texts(self, texts: list[list[int]], width: int) -> torch.Tensor:
