@@ -143,7 +143,7 @@ def _plain(model, kwargs, settings, reason: str):
     if type(out) is not GenerateDecoderOnlyOutput:  # beams, encoder-decoders
         out["spec_stats"] = stats
         return out
-    prompt = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+    prompt = compat.prompt_of(kwargs)
     columns = 0 if prompt is None else prompt.shape[1]
     mask = torch.zeros_like(out.sequences[:, columns:], dtype=torch.bool)
     return SpecGenerateOutput(**out, spec_stats=stats, draft_mask=mask)

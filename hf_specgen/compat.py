@@ -50,6 +50,11 @@ def context_length(model) -> float:
     return getattr(text_config(model), "max_position_embeddings", None) or float("inf")
 
 
+def prompt_of(kwargs: dict):
+    """The ids among `generate`'s keyword arguments, under either name, or None."""
+    return kwargs["inputs"] if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+
+
 def pop_cache(kwargs: dict):
     """Take the KV cache out of `generate`'s keyword arguments, whatever its name; None if there is none."""
     found = [kwargs.pop(n, None) for n in _NAMES]

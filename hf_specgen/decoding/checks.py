@@ -80,7 +80,7 @@ def check_arguments(kwargs: dict, *configs) -> None:
         _refuse("use_cache=False: drafting needs the cache.", "Drop it, or pass use_cache=True.")
     if effective("token_healing"):
         _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
-    ids = kwargs.get("inputs") if kwargs.get("inputs") is not None else kwargs.get("input_ids")
+    ids = compat.prompt_of(kwargs)
     if kwargs.get("inputs_embeds") is not None and ids is None:
         _refuse("inputs_embeds without input_ids: the draft has nothing to read.", "Pass input_ids as well.")
     if isinstance(ids, torch.Tensor) and ids.numel() == 0:

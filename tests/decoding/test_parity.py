@@ -47,6 +47,12 @@ def assert_plain_text(target, draft, batch, new: int, **kwargs):
     return out
 
 
+def decoded(name, rows, side, k):
+    """The family's noisy pair on these rows, with the raw logits."""
+    batch = batch_of(rows, side)
+    return spec(build(name), draft_of(name), **batch, max_new_tokens=NEW, num_assistant_tokens=k, output_logits=True)
+
+
 # ---- families -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", BY_FAMILY)
 @pytest.mark.parametrize(
@@ -56,14 +62,7 @@ def assert_plain_text(target, draft, batch, new: int, **kwargs):
 )
 def test_family_decodes_every_row_as_if_alone(name, lengths, side, k):
     rows = [text(n, seed=b if len(set(lengths)) == 1 else 0) for b, n in enumerate(lengths)]
-    out = spec(
-        build(name),
-        draft_of(name),
-        **batch_of(rows, side),
-        max_new_tokens=NEW,
-        num_assistant_tokens=k,
-        output_logits=True,
-    )
+    out = decoded(name, rows, side, k)
     assert_as_alone(out, rows, name)
     stats = out.spec_stats
     assert 0 < stats.accepted < stats.drafted, "a draft that is always right or always wrong hides faults"
@@ -75,14 +74,7 @@ def test_family_decodes_every_row_as_if_alone(name, lengths, side, k):
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text"])
 def test_any_draft_length_on_either_side(name, side, k):
     rows = [text(n) for n in RAGGED]
-    out = spec(
-        build(name),
-        draft_of(name),
-        **batch_of(rows, side),
-        max_new_tokens=NEW,
-        num_assistant_tokens=k,
-        output_logits=True,
-    )
+    out = decoded(name, rows, side, k)
     assert_as_alone(out, rows, name)
 
 
