@@ -11,6 +11,7 @@ from common import load, machine, timed
 
 from hf_specgen import compat
 from hf_specgen.cache.reader import Reader, read_prompt
+from hf_specgen.cache.stock import Layout
 
 
 @torch.no_grad()
@@ -19,7 +20,12 @@ def steps(model, ids: torch.Tensor, widths: list[int], repeats: int) -> dict[str
     name = compat.cache_argument(model)
     _, stock = read_prompt(model, ids, None)
     stock.activate_past_recording()
-    reader = Reader.from_prefill(model, read_prompt(model, ids, None)[1], [0] * len(ids), room=64, device=ids.device)
+    reader = Reader.from_prefill(
+        model,
+        [(read_prompt(model, ids, None)[1], Layout(None, *ids.shape), list(range(len(ids))))],
+        room=64,
+        device=ids.device,
+    )
 
     def run_stock(width: int) -> None:
         model(input_ids=ids[:, :width], use_cache=True, **{name: stock})

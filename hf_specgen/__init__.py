@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .api import SpecGenerationMixin, disable, enable
     from .config import SpecConfig
-    from .decoding.output import SpecGenerateOutput
+    from .decoding.output import SpecGenerateEncoderDecoderOutput, SpecGenerateOutput
+    from .decoding.stream import RowStreamers
     from .drafters import Drafter
     from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
     from .pairing import PairReport, check_pair
+    from .session import SpecSession
     from .stats import RowStats, SpecStats, collect_stats
     from .verifiers import Proposal, Verdict, Verifier
 
@@ -23,11 +25,14 @@ _WHERE = {
     "PairReport": "pairing",
     "Proposal": "verifiers",
     "RowStats": "stats",
+    "RowStreamers": "decoding.stream",
     "SpecConfig": "config",
     "SpecDraftError": "errors",
+    "SpecGenerateEncoderDecoderOutput": "decoding.output",
     "SpecGenerateOutput": "decoding.output",
     "SpecGenerationMixin": "api",
     "SpecNumericsError": "errors",
+    "SpecSession": "session",
     "SpecStats": "stats",
     "SpecUnsupportedError": "errors",
     "Verdict": "verifiers",
@@ -43,11 +48,14 @@ __all__ = [
     "PairReport",
     "Proposal",
     "RowStats",
+    "RowStreamers",
     "SpecConfig",
     "SpecDraftError",
+    "SpecGenerateEncoderDecoderOutput",
     "SpecGenerateOutput",
     "SpecGenerationMixin",
     "SpecNumericsError",
+    "SpecSession",
     "SpecStats",
     "SpecUnsupportedError",
     "Verdict",

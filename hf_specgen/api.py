@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import warnings
+from dataclasses import fields
 
 import torch
 from transformers import GenerationMixin
@@ -13,11 +14,12 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
-from .config import take_settings
+from .config import SpecConfig, take_settings
 from .decoding.call import SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
-from .drafters import Drafter, drafter_for
+from .decoding.stream import Stream
+from .drafters import Drafter, Source, drafter_for
 from .errors import SpecUnsupportedError
 from .pairing import check_pair, require_usable
 from .stats import SpecStats, publish
@@ -25,6 +27,9 @@ from .unwrap import unwrap
 
 _STOCK_GENERATE = compat.original(GenerationMixin.generate)
 _POSITIONAL = tuple(inspect.signature(_STOCK_GENERATE).parameters)[1:]
+
+
+_DEFAULTS = {f.name for f in fields(SpecConfig)} | {"assistant_model", "tokenizer", "assistant_tokenizer"}
 
 
 def _inherited(model, name: str):
@@ -49,30 +54,30 @@ class SpecGenerationMixin(GenerationMixin):
         spec_strategy: "rejection", "block" or "coupled"; None or absent decodes as ever.
         spec_fallback: "plain" to decode without the draft what cannot be decoded exactly with it.
         generator: a `torch.Generator`, or a list of one (or None) per row.
+        spec_session: a `SpecSession`, for conversations.
         assistant_model may also be a transformers `CandidateGenerator` or a `Drafter`.
 
         Raises:
             SpecUnsupportedError: before the first token, naming the cause and the way out.
         """
+        defaults = kwargs.pop("spec_defaults", {})  # of `enable`; spec_strategy=None in the call switches them off
+        if defaults and kwargs.get("spec_strategy", "") is not None:
+            kwargs = {**defaults, **kwargs}
         if kwargs.get("spec_strategy") is None:
-            if "spec_strategy" in kwargs:  # switched off by hand: the fallback goes with it, a generator must not
-                kwargs.pop("spec_strategy"), kwargs.pop("spec_fallback", None)
+            if "spec_strategy" in kwargs:  # switched off by hand: fallback and session go with it, a generator must not
+                for name in ("spec_strategy", "spec_fallback", "spec_session"):
+                    kwargs.pop(name, None)
                 if kwargs.pop("generator", None) is not None:
                     raise SpecUnsupportedError(
                         "generator= needs a spec_strategy; plain decoding draws from torch's own."
                     )
             return _inherited(self, "generate")(self, *args, **kwargs)
         kwargs.update(zip(_POSITIONAL, args, strict=False))
-        draft = kwargs.pop("assistant_model", None)
-        configs = (kwargs.get("generation_config"), self.generation_config, getattr(draft, "generation_config", None))
-        settings = take_settings(kwargs, *configs)
+        stream = Stream(kwargs.get("streamer"))
         try:
-            return _speculate(self, draft, settings, dict(kwargs))
-        except SpecUnsupportedError as error:
-            if settings.spec_fallback != "plain":
-                raise
-            warnings.warn(f"Decoding without the draft: {error}", stacklevel=2)
-            return _plain(self, kwargs, settings, str(error))
+            return _with_fallback(self, kwargs, stream)
+        finally:  # whoever listens to an iterator streamer must not wait for ever
+            stream.end()
 
     def _assisted_decoding(self, input_ids, *args, spec_request: SpecRequest | None = None, **kwargs):
         """Our loop for a call with `spec_strategy`; the class's own for any other."""
@@ -82,22 +87,46 @@ class SpecGenerationMixin(GenerationMixin):
             kwargs.pop(name) for name in ("logits_processor", "stopping_criteria", "generation_config")
         )
 
-        def make_drafter(device: torch.device, rows: int) -> Drafter | None:
+        inputs_tensor = kwargs.pop("inputs_tensor", None)
+
+        def make_drafter(device: torch.device, rows: int, source: Source | None) -> Drafter | None:
             return SpecGenerationMixin._get_candidate_generator(
-                self, config, input_ids=input_ids, spec_request=spec_request, device=device, rows=rows
+                self, config, input_ids=input_ids, spec_request=spec_request, device=device, rows=rows, source=source
             )
 
-        return decode(self, spec_request, make_drafter, input_ids, processors, criteria, config, kwargs)
+        return decode(self, spec_request, make_drafter, input_ids, processors, criteria, config, inputs_tensor, kwargs)
 
     def _get_candidate_generator(self, generation_config, *args, spec_request: SpecRequest | None = None, **kwargs):
         """The `Drafter` of a call with `spec_strategy` (None without a draft), else the class's own generator."""
         if spec_request is None:
             return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
         threshold = spec_request.settings.assistant_confidence_threshold
-        return drafter_for(spec_request.draft, generation_config, threshold, kwargs["device"], kwargs["rows"])
+        return drafter_for(
+            spec_request.draft,
+            generation_config,
+            threshold,
+            never=compat.placeholder_ids(self),
+            **{name: kwargs[name] for name in ("device", "rows", "source")},
+        )
 
 
-def _speculate(model, draft, settings, kwargs):
+def _with_fallback(model, kwargs, stream: Stream):
+    """Decode speculatively, or plainly if that was refused and the caller wants it so."""
+    draft = kwargs.pop("assistant_model", None)
+    configs = (kwargs.get("generation_config"), model.generation_config, getattr(draft, "generation_config", None))
+    settings = take_settings(kwargs, *configs)
+    try:
+        return _speculate(model, draft, settings, stream, {k: v for k, v in kwargs.items() if k != "streamer"})
+    except SpecUnsupportedError as error:
+        if settings.spec_fallback != "plain":
+            raise
+        warnings.warn(f"Decoding without the draft: {error}", stacklevel=4)
+        out = _plain(model, kwargs, settings, str(error))
+        stream.ended = True
+        return out
+
+
+def _speculate(model, draft, settings, stream, kwargs):
     """Check the pair and the call, then let the class's own `generate` prepare the inputs for our loop."""
     check_model(model, "target")
     draft = check_draft(model, draft, settings.spec_strategy)
@@ -109,16 +138,17 @@ def _speculate(model, draft, settings, kwargs):
         settings=settings,
         draft=draft,
         tokenizer=tokenizer,
-        streamer=kwargs.pop("streamer", None),
+        stream=stream,
         synced_gpus=_needs_lockstep(model, kwargs.pop("synced_gpus", None)),
         stop_strings=_take_stop_strings(model, kwargs),
         logits_processor=kwargs.get("logits_processor"),
         prefix_allowed_tokens_fn=kwargs.get("prefix_allowed_tokens_fn"),
         cache=compat.pop_cache(dict(kwargs)),
-        position_ids=kwargs.get("position_ids"),
     )
 
-    def loop(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+    def loop(
+        model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, **model_kwargs
+    ):
         return SpecGenerationMixin._assisted_decoding(
             model,
             input_ids,
@@ -126,6 +156,7 @@ def _speculate(model, draft, settings, kwargs):
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
             spec_request=request,
+            inputs_tensor=inputs_tensor,
             **model_kwargs,
         )
 
@@ -177,8 +208,12 @@ def _generate_everywhere(self, *args, **kwargs):
     return SpecGenerationMixin.generate(self, *args, **kwargs)
 
 
-def enable(model=None):
+def enable(model=None, **defaults):
     """Let `model.generate()` take `spec_strategy=`; without a model, let every generation model take it.
+
+    `defaults` are speculative arguments for calls in code that does not know them:
+    `enable(model, assistant_model=draft, spec_strategy="rejection")` turns speculation on in every `model.generate()`,
+    in pipelines and evaluation harnesses. What a call says itself comes first; `spec_strategy=None` decodes plainly.
 
     On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
     model stays what it was: picklable, deep-copyable, savable, of the same type. PEFT, compile and data-parallel
@@ -187,6 +222,10 @@ def enable(model=None):
     Returns:
         The model, as it was given.
     """
+    wrong = sorted(set(defaults) - _DEFAULTS)
+    if wrong or (defaults and (model is None or defaults.get("spec_strategy") is None)):
+        what = f"enable() got {wrong}" if wrong else "enable() got defaults without a model or a spec_strategy"
+        raise TypeError(f"{what}. It takes a model and spec_strategy=, with any of {', '.join(sorted(_DEFAULTS))}.")
     if model is None:
         if GenerationMixin.generate is _STOCK_GENERATE:
             wrapper = functools.wraps(_STOCK_GENERATE)(_generate_everywhere)
@@ -196,7 +235,10 @@ def enable(model=None):
     inner = unwrap(model)
     if not isinstance(inner, GenerationMixin):
         raise TypeError(f"enable() takes a transformers generation model, not a {type(inner).__name__}.")
-    inner.generate = functools.partial(SpecGenerationMixin.generate, inner)
+    if defaults:
+        take_settings(dict(defaults))  # wrong values are told at once
+        defaults = {"spec_defaults": defaults}
+    inner.generate = functools.partial(SpecGenerationMixin.generate, inner, **defaults)
     return model
 
 

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 
 from transformers import GenerationMixin, cache_utils
+from transformers.generation import utils as generation_utils
 
 _NAMES = ("cache", "past_key_values")  # newest first: 5.21 renamed the second into the first
 
@@ -20,6 +21,17 @@ DUMMY_LAYERS: tuple[type, ...] = tuple(
 """Cache layers that hold nothing, because their layer reads another one's keys and values (newer versions only)."""
 
 
+PREFILL_ONLY: tuple[str, ...] = (
+    *generation_utils.MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL,
+    "image_grid_thw",
+    "video_grid_thw",
+    "second_per_grid_ts",
+)
+"""Images, sound, video: inputs of a model's first forward only."""
+
+_READS_MASK = ("bloom", "mpt")  # without position_ids, but their biases are built from the mask
+
+
 @functools.lru_cache(maxsize=256)
 def forward_parameters(model_class: type) -> frozenset[str]:
     """Names of the arguments that the class's `forward` takes."""
@@ -30,8 +42,8 @@ def forward_parameters(model_class: type) -> frozenset[str]:
 def takes_cache(model_class: type) -> bool:
     """Whether the class's `forward` takes a transformers `Cache` (XLM's `cache` is a dict of its own)."""
     parameters = inspect.signature(model_class.forward).parameters
-    annotations = [parameters[n].annotation for n in _NAMES if n in parameters]
-    return any(a is inspect.Parameter.empty or "Cache" in str(a) for a in annotations)
+    annotations = [str(parameters[n].annotation) for n in _NAMES if n in parameters]
+    return any(not a.startswith("dict") for a in annotations)
 
 
 def cache_argument(model) -> str:
@@ -47,7 +59,24 @@ def text_config(model):
 
 def context_length(model) -> float:
     """Positions that the model's config promises; infinite where it names none."""
-    return getattr(text_config(model), "max_position_embeddings", None) or float("inf")
+    config = text_config(model)
+    named = (getattr(config, name, None) for name in ("max_position_embeddings", "max_target_positions"))
+    return next((n for n in named if n), float("inf"))
+
+
+def padding_shifts_positions(model) -> bool:
+    """Whether a row's positions count its padding, for want of `position_ids`: such rows are read without any."""
+    if model.config.is_encoder_decoder:
+        return True
+    return "position_ids" not in forward_parameters(type(model)) and text_config(model).model_type not in _READS_MASK
+
+
+def placeholder_ids(model) -> list[int]:
+    """Ids that stand for images, video or sound in a prompt."""
+    kinds = ("image", "video", "audio", "vision")
+    names = [f"{kind}_token_{end}" for kind in kinds for end in ("id", "index")]
+    found = (getattr(model.config, name, None) for name in names)
+    return sorted({i for i in found if isinstance(i, int)})
 
 
 def prompt_of(kwargs: dict):

@@ -11,6 +11,7 @@ import torch
 
 from .errors import SpecUnsupportedError
 from .lengths import SCHEDULES
+from .session import SpecSession
 from .verifiers import STRATEGIES
 
 FALLBACKS = ("plain",)
@@ -29,6 +30,7 @@ class SpecConfig:
         assistant_confidence_threshold: a row stops drafting, before drawing, once the draft's most probable token has
             less than this probability. None or 0 = off.
         generator: a `torch.Generator`, or a list of one (or None) per row; None = torch's global one.
+        spec_session: keeps both models' caches from call to call, so that a turn reads only what is new.
     """
 
     spec_strategy: str
@@ -37,6 +39,7 @@ class SpecConfig:
     num_assistant_tokens_schedule: str = "constant"
     assistant_confidence_threshold: float | None = None
     generator: torch.Generator | list[torch.Generator | None] | None = None
+    spec_session: SpecSession | None = None
 
     def __post_init__(self):
         def unless(ok: bool, name: str, ask: str) -> None:
@@ -63,9 +66,11 @@ class SpecConfig:
             "assistant_confidence_threshold",
             "pass a probability between 0 and 1, or None for off.",
         )
+        session = self.spec_session
+        unless(session is None or isinstance(session, SpecSession), "spec_session", "pass a hf_specgen.SpecSession().")
 
 
-_OURS = ("spec_strategy", "spec_fallback", "generator")  # arguments that transformers does not know
+_OURS = ("spec_strategy", "spec_fallback", "generator", "spec_session")  # arguments that transformers does not know
 _SHARED = tuple(f.name for f in fields(SpecConfig) if f.name not in _OURS)  # also fields of GenerationConfig
 
 

@@ -151,7 +151,9 @@ def _collect_shared(value, found: dict[int, object], seen: set[int]) -> None:
         _collect_shared(vars(value), found, seen)
 
 
-def own_processors(model, request, config, ids: torch.Tensor, pad: int, row: int, rows: int) -> RowProcessors:
+def own_processors(
+    model, request, config, ids: torch.Tensor, pad: int, row: int, rows: int, encoder_ids: torch.Tensor | None
+) -> RowProcessors:
     """What `generate` would build for this row alone.
 
     Args:
@@ -159,6 +161,7 @@ def own_processors(model, request, config, ids: torch.Tensor, pad: int, row: int
         config: the prepared GenerationConfig of the call. Its absolute lengths count columns, so they shrink by `pad`.
         ids: `[length]`, the unpadded prompt.
         row, rows: this row's index and how many there are; a custom processor is the caller's own only if alone.
+        encoder_ids: `[length]`, what an encoder read for this row (the prompt, where there is none), or None.
     """
     config = copy.copy(config)
     config.max_length = config.max_length - pad
@@ -166,6 +169,12 @@ def own_processors(model, request, config, ids: torch.Tensor, pad: int, row: int
     config.num_return_sequences = 1
     custom = LogitsProcessorList(request.logits_processor or [])
     if rows > 1:
+        for processor in custom:
+            if isinstance(processor, logits_process.WhisperNoSpeechDetection):
+                raise SpecUnsupportedError(
+                    "no_speech_threshold keeps one probability per row of the batch in one processor, which rows that "
+                    "are decoded apart cannot share. Transcribe one audio at a time, or leave it out."
+                )
         custom = LogitsProcessorList(p if _stateless(p) else _copied(p) for p in custom)
     allowed = request.prefix_allowed_tokens_fn
     if allowed is not None:
@@ -175,7 +184,7 @@ def own_processors(model, request, config, ids: torch.Tensor, pad: int, row: int
         model._get_logits_processor(
             generation_config=config,
             input_ids_seq_length=ids.shape[0],
-            encoder_input_ids=ids[None],
+            encoder_input_ids=None if encoder_ids is None else encoder_ids[None],
             prefix_allowed_tokens_fn=allowed,
             logits_processor=custom,
             device=ids.device,

@@ -8,7 +8,8 @@ import threading
 
 import torch
 
-from .ragged import RaggedCache, RaggedLayer, Rolling
+from .ragged import RaggedCache
+from .stock import Layout
 
 KNOWN = frozenset(
     [
@@ -58,10 +59,10 @@ def _agrees(reader) -> bool:
 
     def alone(text):
         ids = torch.tensor([text], device=reader.device)
-        head = Reader.from_prefill(
-            reader.model, read_prompt(reader.model, ids[:, :-tail], None)[1], [0], tail, reader.device
-        )
-        return head, head.read(ids[:, -tail:], [tail])[0].float()
+        head = ids[:, :-tail]
+        filled = [(read_prompt(reader.model, head, None)[1], Layout(None, 1, head.shape[1]), [0])]
+        one = Reader.from_prefill(reader.model, filled, tail, reader.device)
+        return one, one.read(ids[:, -tail:], [tail])[0].float()
 
     try:
         pieces = [alone(text) for text in texts]
@@ -78,20 +79,8 @@ def _agrees(reader) -> bool:
 
 
 def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:
-    """Two one-row caches side by side, both rolled back by `tail`."""
-    parts = {id(p): Rolling(p.window, [c.parts[i].bases[0] for c in caches]) for i, p in enumerate(caches[0].parts)}
-    layers = []
-    for pair in zip(*(c.layers for c in caches), strict=True):
-        if pair[0] is None:
-            layers.append(None)
-            continue
-        capacity = max(x.keys.shape[2] for x in pair)
-        buffers = []
-        for name in ("keys", "values"):
-            x = [getattr(layer, name) for layer in pair]
-            both = x[0].new_zeros(2, x[0].shape[1], capacity, x[0].shape[3])
-            for row, source in enumerate(x):
-                both[row, :, : source.shape[2]] = source[0]
-            buffers.append(both)
-        layers.append(RaggedLayer(*buffers, parts[id(pair[0].part)]))
-    return RaggedCache(layers, [c.lengths[0] - tail for c in caches])
+    """One-row caches side by side, each rolled back by `tail`."""
+    lengths = [cache.lengths[0] - tail for cache in caches]
+    rows = [cache.pieces(0, length) for cache, length in zip(caches, lengths, strict=True)]
+    layers = zip(caches[0].windows, zip(*rows, strict=True), strict=True)
+    return RaggedCache.assemble(((w, list(r)) if r[0] is not None else None for w, r in layers), lengths, tail)

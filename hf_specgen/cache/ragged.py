@@ -6,6 +6,7 @@ slot = position - base, and when the buffer is full the part that can still be s
 What a slot holds beyond the row's length is never attended to, so nothing has to be cropped, copied or realigned.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -31,6 +32,15 @@ class Plan:
         if key not in self.device_copies:
             self.device_copies[key] = make().to(device)
         return self.device_copies[key]
+
+
+@dataclass
+class Piece:
+    """Keys and values of one row in one layer, `[heads, positions, head_dim]`; the first is that of position `base`."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    base: int
 
 
 class Rolling:
@@ -98,6 +108,56 @@ class RaggedCache(Cache):
         """Promise that no rollback will exceed `positions`: rolling layers keep that much behind their window."""
         self.margin = max(self.margin, positions)
 
+    @classmethod
+    def assemble(
+        cls, layers: Iterable[tuple[int | None, list[Piece]] | None], lengths: list[int], room: int
+    ) -> "RaggedCache":
+        """Copy rows from elsewhere into new buffers, layer by layer (so that a generator can free what was read).
+
+        Args:
+            layers: per layer its window (None: everything is kept) and one piece per row; None for a layer without
+                keys and values of its own.
+            lengths: positions per row.
+            room: positions to make room for beyond them.
+        """
+        parts: dict[int | None, Rolling] = {}
+        built: list[RaggedLayer | None] = []
+        for item in layers:
+            if item is None:
+                built.append(None)
+                continue
+            window, pieces = item
+            part = parts.setdefault(window, Rolling(window, [piece.base for piece in pieces]))
+            capacity = max(lengths) + room
+            if window is not None:
+                capacity = min(capacity, window + max(window // 4, 2 * MARGIN))
+                capacity = max(capacity, max(piece.keys.shape[1] for piece in pieces) + MARGIN)
+            buffers = []
+            for name in ("keys", "values"):
+                rows = [getattr(piece, name) for piece in pieces]
+                buffer = rows[0].new_zeros(len(rows), rows[0].shape[0], _rounded(capacity), rows[0].shape[2])
+                for b, row in enumerate(rows):
+                    buffer[b, :, : row.shape[1]] = row
+                buffers.append(buffer)
+            built.append(RaggedLayer(*buffers, part))
+        return cls(built, lengths)
+
+    def pieces(self, row: int, length: int) -> list[Piece | None]:
+        """A copy of what a row holds of its first `length` positions, per layer."""
+        found = []
+        for layer in self.layers:
+            if layer is None:
+                found.append(None)
+                continue
+            base = layer.part.bases[row]
+            found.append(Piece(*(x[row, :, : length - base].clone() for x in layer.buffers()), base))
+        return found
+
+    @property
+    def windows(self) -> list[int | None]:
+        """Per layer: how far it looks back (None: over everything; also for layers that hold nothing)."""
+        return [None if layer is None else layer.part.window for layer in self.layers]
+
     # ---- what a forward needs -------------------------------------------------------------------------------------
     def plan(self, width: int, rows: list[int] | None = None) -> Plan:
         """Prepare a forward of `width` queries per row (for `rows`, or all): make room, set what the model will see."""
@@ -127,6 +187,11 @@ class RaggedCache(Cache):
     def visible_slots(self, part: Rolling) -> int:
         """How many leading slots the current forward looks at."""
         return max(s - b for s, b in zip(self.current.starts, part.bases, strict=True)) + self.current.width
+
+    def first_key(self, part: Rolling, i: int) -> int:
+        """Position of the first key that the `i`-th row of the current forward is shown."""
+        plan = self.current
+        return part.visible_from(plan.starts[0]) if plan.uniform else part.bases[i]
 
     # ---- what transformers' own mask code asks for (uniform forwards) -----------------------------------------------
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -6,13 +6,14 @@ Every forward of the decoding loop, target's and draft's, goes through `Reader.r
 import functools
 
 import torch
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from .. import compat
 from . import attention, probe
+from .beside import Beside
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
-from .stock import adopt
+from .stock import Layout, adopt, own_part
 
 
 def device_of(model, otherwise: torch.device) -> torch.device:
@@ -22,13 +23,17 @@ def device_of(model, otherwise: torch.device) -> torch.device:
     return otherwise if device.type == "meta" else device
 
 
-def read_prompt(
-    model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1
-) -> tuple[torch.Tensor, DynamicCache]:
+def new_cache(model, cross: bool = False):
+    """An empty stock cache for a model; `cross`: with a place for the encoder's keys and values."""
+    own = DynamicCache(config=compat.text_config(model))
+    return EncoderDecoderCache(own, DynamicCache()) if cross else own
+
+
+def read_prompt(model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1, **beside):
     """Prefill of a draft: `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache."""
-    cache = DynamicCache(config=compat.text_config(model))
     known = compat.forward_parameters(type(model))
-    inputs = {"input_ids": ids, compat.cache_argument(model): cache, "use_cache": True}
+    cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
+    inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
     if mask is not None:
         inputs["attention_mask"] = mask
         if "position_ids" in known:
@@ -38,29 +43,64 @@ def read_prompt(
     return model(**inputs, return_dict=True).logits[:, -keep_logits:], cache
 
 
-class Reader:
-    """One model and its cache. `lengths[b]` = how many tokens of row b it has read and still holds."""
+def groups_of(lengths: list[int]) -> list[list[int]]:
+    """Rows of equal length, in the order of their first."""
+    groups: dict[int, list[int]] = {}
+    for b, length in enumerate(lengths):
+        groups.setdefault(length, []).append(b)
+    return list(groups.values())
 
-    def __init__(self, model, cache: RaggedCache, device: torch.device):
-        self.model = model
-        self.cache = cache
-        self.device = device
+
+def ids_name(model) -> str:
+    return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+
+
+class Reader:
+    """One model and its cache. `lengths[b]` = how many positions of row b it has read and still holds.
+
+    Args:
+        cache: what it has read so far.
+        device: where the model takes its ids.
+        beside: what its forwards get beside the text, or None.
+        shifts: int64 `[rows]` or `[axes, rows]`: how far a row's position ids are from its places in the cache
+            (multimodal rotary positions, position_ids given by the caller); None: not at all.
+        collect: outputs to keep per token (hidden states, attentions), by the names of the model's output.
+    """
+
+    def __init__(
+        self,
+        model,
+        cache: RaggedCache,
+        device: torch.device,
+        beside: Beside | None = None,
+        shifts: torch.Tensor | None = None,
+        collect: tuple[str, ...] = (),
+    ):
+        self.model, self.cache, self.device = model, cache, device
+        self.beside, self.shifts, self.collect = beside, shifts, collect
         self.config = compat.text_config(model)
         known = compat.forward_parameters(type(model))
-        self.takes_positions = "position_ids" in known
+        self.takes_positions = "position_ids" in known and not model.config.is_encoder_decoder
         self.keeps_logits = "logits_to_keep" in known
+        self.ids_name = ids_name(model)
         self.forwards = 0
         self.context = compat.context_length(model)
+        self.order = list(range(len(cache.lengths)))  # per row: its index in the batch
+        self.collected: list[list[dict]] = []
 
     @classmethod
-    def from_prefill(cls, model, cache: DynamicCache, pads: list[int], room: int, device: torch.device) -> "Reader":
-        return cls(model, adopt(cache, pads, room), device)
+    def from_prefill(
+        cls, model, filled: list[tuple[DynamicCache, Layout, list[int]]], room: int, device: torch.device, **options
+    ) -> "Reader":
+        """A model that has read its prompts into stock caches (see `adopt`). `options`: as for `Reader`."""
+        return cls(model, adopt([(own_part(c), layout, rows) for c, layout, rows in filled], room), device, **options)
 
     @functools.cached_property
     def ragged_together(self) -> bool:
         """Whether rows at different positions may share a forward; asked when that first happens."""
-        masks = self.takes_positions and self.config._attn_implementation in RAGGED_IMPLEMENTATIONS
-        return masks and probe.understands_ragged_masks(self)
+        if self.beside or not self.takes_positions or self.config._attn_implementation not in RAGGED_IMPLEMENTATIONS:
+            return False
+        return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
 
     @property
     def lengths(self) -> list[int]:
@@ -78,6 +118,7 @@ class Reader:
             Logits `[rows, keep or width, vocabulary]`, in the model's dtype. The padding's are meaningless.
         """
         lengths = self.lengths
+        self.collected = [[] for _ in counts]
         if lengths.count(lengths[0]) == len(lengths) or self.ragged_together:
             logits = self._forward(ids, counts, None, keep)
         else:
@@ -89,36 +130,88 @@ class Reader:
         """One forward per distinct length: exact for every architecture."""
         groups: dict[int, list[int]] = {}
         for b, length in enumerate(self.lengths):
-            groups.setdefault(length, []).append(b)
+            if counts[b]:
+                groups.setdefault(length, []).append(b)
         logits = None
         for rows in groups.values():
-            if not any(counts[b] for b in rows):
-                continue
-            part = self._forward(ids[rows], [counts[b] for b in rows], rows, keep)
+            width = max(counts[b] for b in rows)  # no further: models without position_ids have no place for padding
+            part = self._forward(ids[rows, :width], [counts[b] for b in rows], rows, keep)
             if logits is None:
-                logits = part.new_zeros(len(counts), *part.shape[1:])
-            logits[rows] = part
+                logits = part.new_zeros(len(counts), keep or ids.shape[1], part.shape[2])
+            logits[rows, : part.shape[1]] = part[:, -keep:] if keep else part
         return logits
 
     def _forward(self, ids: torch.Tensor, counts: list[int], rows: list[int] | None, keep: int | None) -> torch.Tensor:
         plan = self.cache.plan(ids.shape[1], rows)
-        inputs = {"input_ids": ids, compat.cache_argument(self.model): self.cache, "use_cache": True}
+        order = self.order if rows is None else [self.order[b] for b in rows]
+        cache = self.cache
+        if self.beside is not None and self.beside.cross is not None:
+            cache = EncoderDecoderCache(cache, self.beside.cross_of(order))
+        inputs = {compat.cache_argument(self.model): cache, "use_cache": True}
+        inputs.update(dict.fromkeys((_FLAGS[name] for name in self.collect), True))
         if self.takes_positions:
-            inputs["position_ids"] = positions = _positions(plan, counts, ids.device)
+            positions = _positions(plan, counts, ids.device)
+            inputs["position_ids"] = positions if self.shifts is None else self._shifted(positions, order)
         if not plan.uniform:
             inputs["attention_mask"] = ragged_masks(self.config, self.cache, positions, self.model.dtype)
         if self.keeps_logits:
             inputs["logits_to_keep"] = keep or 0
+        if self.beside:  # the model's own preparation, as plain decoding calls it for a later step
+            inputs.update(self.beside.of(order, ids.shape[1]))
+            inputs = self.model.prepare_inputs_for_generation(ids, is_first_iteration=False, **inputs)
+        else:
+            inputs[self.ids_name] = ids
         self.forwards += 1
         with attention.folding():
-            return self.model(**inputs, return_dict=True).logits
+            outputs = self.model(**inputs, return_dict=True)
+        for i, b in enumerate(range(len(counts)) if rows is None else rows):
+            if self.collect:
+                self.collected[b] = [self._slot(outputs, i, t) for t in range(counts[i])]
+        return outputs.logits
+
+    def _shifted(self, positions: torch.Tensor, order: list[int]) -> torch.Tensor:
+        """`[rows, width]`, or `[axes, rows, width]` for positions of several axes."""
+        return positions + self.shifts[..., order, None].to(positions.device)
+
+    def _slot(self, outputs, i: int, slot: int) -> dict[str, tuple[torch.Tensor, ...]]:
+        """What plain decoding would have kept of one token: views, per output name and layer."""
+        position = self.cache.current.starts[i] + slot
+        found = {}
+        for name in self.collect:
+            layers = outputs.get(name) or ()
+            if "attentions" not in name:
+                found[name] = tuple(x[i, slot : slot + 1] for x in layers)
+            elif name == "cross_attentions":
+                found[name] = tuple(x[i, :, slot : slot + 1] for x in layers)
+            else:
+                found[name] = tuple(
+                    x[i, :, slot : slot + 1, self._seen(layer, i, position)] for layer, x in enumerate(layers)
+                )
+        return found
+
+    def _seen(self, layer: int, i: int, position: int) -> slice:
+        """Which of the keys that row `i` was shown in a layer a plain step at `position` would have been shown."""
+        part = self.cache.layers[layer].part
+        first = self.cache.first_key(part, i)
+        return slice(part.visible_from(position) - first, position + 1 - first)
 
     def roll_back(self, row: int, length: int) -> None:
-        """Forget what row `row` has read beyond `length` tokens."""
+        """Forget what row `row` has read beyond `length` positions."""
         self.cache.lengths[row] = length
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)
+        self.order[row] = self.order[-1]
+        self.order.pop()
+
+
+_FLAGS = {
+    "hidden_states": "output_hidden_states",
+    "attentions": "output_attentions",
+    "decoder_hidden_states": "output_hidden_states",
+    "decoder_attentions": "output_attentions",
+    "cross_attentions": "output_attentions",
+}
 
 
 def _positions(plan: Plan, counts: list[int], device: torch.device) -> torch.Tensor:

@@ -3,12 +3,52 @@
 Stock caches hold one column per column of the padded input; ours hold one slot per position of the unpadded row.
 """
 
+from collections.abc import Iterator
+
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from ..compat import DUMMY_LAYERS
 from ..errors import SpecUnsupportedError
-from .ragged import MARGIN, RaggedCache, RaggedLayer, Rolling, _rounded
+from .ragged import Piece, RaggedCache
+
+
+class Layout:
+    """Which columns of a padded batch hold the rows' texts, in order.
+
+    Args:
+        mask: bool or int `[rows, columns]`, 0 where a column is no text of the row; None: all of them are.
+        rows, columns: of the batch.
+    """
+
+    def __init__(self, mask: torch.Tensor | None, rows: int, columns: int):
+        self.columns = columns
+        if mask is None:
+            mask = torch.ones(rows, columns, dtype=torch.bool)
+        mask = mask.bool().cpu()
+        self.lengths: list[int] = mask.sum(1).tolist()
+        self.pads = [columns - length for length in self.lengths]
+        self.index = [
+            None if bool(row[pad:].all()) else row.nonzero().flatten() for row, pad in zip(mask, self.pads, strict=True)
+        ]
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether any row has padding between its tokens."""
+        return any(index is not None for index in self.index)
+
+    def columns_of(self, row: int, low: int, high: int) -> slice | torch.Tensor:
+        """Where positions low … high-1 of a row are; positions beyond the prompt follow its last column."""
+        index = self.index[row]
+        if index is None:
+            return slice(low + self.pads[row], high + self.pads[row])
+        beyond = torch.arange(max(low - len(index), 0), max(high - len(index), 0)) + self.columns
+        return torch.cat([index[low:high], beyond])
+
+    def from_column(self, row: int, first: int) -> int:
+        """The first position of a row that lies in column `first` or behind it."""
+        index = self.index[row]
+        return max(0, first - self.pads[row]) if index is None else int((index < first).sum())
 
 
 def refuse_unknown_layers(cache: Cache, whose: str) -> None:
@@ -28,42 +68,45 @@ def refuse_unknown_layers(cache: Cache, whose: str) -> None:
             )
 
 
-def adopt(cache: DynamicCache, pads: list[int], room: int) -> RaggedCache:
-    """Take over a filled stock cache, layer by layer, freeing each as it goes.
+def own_part(cache: Cache) -> DynamicCache:
+    """The self-attention part of an encoder-decoder's cache, or the cache."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def window_of(layer) -> int | None:
+    return layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
+
+
+def adopt(filled: list[tuple[DynamicCache, Layout, list[int]]], room: int) -> RaggedCache:
+    """Take over filled stock caches, layer by layer, freeing each as it goes.
 
     Args:
-        cache: `[rows, heads, columns, head_dim]` per layer, left-padded. Emptied.
-        pads: padding columns on the left of each row.
+        filled: caches, `[rows, heads, columns, head_dim]` per layer, with their layouts and the rows they hold
+            (indices in the new cache). Emptied.
         room: positions to make room for beyond the ones read.
     """
-    columns = cache.get_seq_length()
-    lengths = [columns - pad for pad in pads]
-    parts: dict[int | None, Rolling] = {}
-    layers: list[RaggedLayer | None] = []
-    for old in cache.layers:
-        if isinstance(old, DUMMY_LAYERS):  # reads another layer's keys and values
-            layers.append(None)
-            continue
-        window = old.sliding_window if isinstance(old, DynamicSlidingWindowLayer) else None
-        first = columns - old.keys.shape[2]  # a sliding layer has dropped the columns before this one
-        if window not in parts:
-            parts[window] = Rolling(window, [max(0, first - pad) for pad in pads])
-        part = parts[window]
-        if window is None:
-            capacity = _rounded(max(lengths) + room)
-        else:
-            capacity = _rounded(min(max(lengths) + room, window + max(window // 4, 2 * MARGIN)))
-            capacity = max(capacity, _rounded(old.keys.shape[2] + MARGIN))
-        buffers = []
-        for x in (old.keys, old.values):
-            buffer = x.new_zeros(x.shape[0], x.shape[1], capacity, x.shape[3])
-            for b, pad in enumerate(pads):
-                text = x[b, :, max(0, pad - first) :]
-                buffer[b, :, : text.shape[1]] = text
-            buffers.append(buffer)
-        old.keys = old.values = None
-        layers.append(RaggedLayer(*buffers, part))
-    return RaggedCache(layers, lengths)
+    order = [(row, source, place) for source, (_, _, rows) in enumerate(filled) for place, row in enumerate(rows)]
+    order = [(source, place) for _, source, place in sorted(order)]
+
+    def layers() -> Iterator:
+        for olds in zip(*(cache.layers for cache, _, _ in filled), strict=True):
+            if isinstance(olds[0], DUMMY_LAYERS):  # reads another layer's keys and values
+                yield None
+                continue
+            yield window_of(olds[0]), [_piece(olds[source], filled[source][1], place) for source, place in order]
+            for old in olds:
+                old.keys = old.values = None
+
+    lengths = [filled[source][1].lengths[place] for source, place in order]
+    return RaggedCache.assemble(layers(), lengths, room)
+
+
+def _piece(layer, layout: Layout, row: int) -> Piece:
+    first = layout.columns - layer.keys.shape[2]  # a sliding layer has dropped the columns before this one
+    base = layout.from_column(row, first)
+    where = layout.columns_of(row, base, layout.lengths[row])
+    where = slice(where.start - first, None) if isinstance(where, slice) else where - first
+    return Piece(layer.keys[row, :, where], layer.values[row, :, where], base)
 
 
 def snapshot(cache: DynamicCache) -> list[dict]:
@@ -79,50 +122,42 @@ def restore(cache: DynamicCache, saved: list[dict]) -> None:
 
 
 class Export:
-    """Collects the rows as they leave and writes them into a stock cache, in the columns of `sequences[:, :-1]`
-    (of left-padded rows; rows that came padded on the right were moved)."""
+    """Collects the rows as they leave and writes them into a stock cache, in the columns of the text so far."""
 
-    def __init__(self, cache: DynamicCache, pads: list[int]):
+    def __init__(self, cache: DynamicCache, layout: Layout):
         self.cache = cache
-        self.pads = pads
-        self.rows: dict[int, tuple[list, int]] = {}
+        self.layout = layout
+        self.rows: dict[int, tuple[list[Piece | None], int]] = {}
 
     def take(self, ragged: RaggedCache, row: int, index: int, length: int) -> None:
         """Keep row `row` of `ragged`, `length` positions long, as row `index` of the result."""
-        parts = []
-        for layer in ragged.layers:
-            if layer is None:
-                parts.append(None)
-                continue
-            base = layer.part.bases[row]
-            parts.append((*(x[row, :, : length - base].clone() for x in layer.buffers()), base))
-        self.rows[index] = (parts, length)
+        self.rows[index] = (ragged.pieces(row, length), length)
 
-    def write(self, columns: int) -> DynamicCache:
-        """Fill the stock cache: `columns` = its new length. Columns after a finished row's end hold zeros."""
+    def write(self, new: int) -> DynamicCache:
+        """Fill the stock cache, `new` columns beyond the prompt. Columns after a finished row's end hold zeros."""
+        columns = self.layout.columns + new
         for i, layer in enumerate(self.cache.layers):
             if isinstance(layer, DUMMY_LAYERS):
                 continue
-            window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
+            window = window_of(layer)
             first = 0 if window is None else max(0, columns - window + 1)
             sample = self.rows[0][0][i]
-            for name, which in (("keys", 0), ("values", 1)):
-                x = sample[which]
+            for name in ("keys", "values"):
+                x = getattr(sample, name)
                 full = x.new_zeros(len(self.rows), x.shape[0], columns - first, x.shape[2])
-                for index, (parts, length) in self.rows.items():
-                    text, base = parts[i][which], parts[i][2]
-                    low = max(base, first - self.pads[index], 0)  # first position that both hold
+                for index, (pieces, length) in self.rows.items():
+                    low = max(pieces[i].base, self.layout.from_column(index, first))  # the first that both hold
                     if low < length:
-                        column = low + self.pads[index] - first
-                        full[index, :, column : column + length - low] = text[:, low - base :]
+                        where = self.layout.columns_of(index, low, length)
+                        where = (
+                            slice(where.start - first, where.stop - first)
+                            if isinstance(where, slice)
+                            else where - first
+                        )
+                        full[index, :, where] = getattr(pieces[i], name)[:, low - pieces[i].base :]
                 setattr(layer, name, full)
             if window is not None:
                 layer.cumulative_length = columns
             if not layer.is_initialized:
                 layer.device, layer.dtype, layer.is_initialized = full.device, full.dtype, True
         return self.cache
-
-
-def left_padding(mask: torch.Tensor) -> list[int]:
-    """Padding columns of each row of a `[rows, columns]` mask that has no holes."""
-    return (mask.shape[1] - mask.bool().sum(dim=1)).tolist()

@@ -3,27 +3,28 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from transformers.cache_utils import DynamicCache
 from transformers.generation.logits_process import PrefixConstrainedLogitsProcessor
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from .. import compat
-from ..cache.reader import Reader, device_of
-from ..cache.stock import Export, left_padding, refuse_unknown_layers, restore, snapshot
+from ..cache.reader import new_cache
+from ..cache.stock import Export, own_part, refuse_unknown_layers, restore, snapshot
 from ..config import SpecConfig
-from ..drafters import Drafter
+from ..drafters import Drafter, ModelDrafter, Source
 from ..errors import SpecUnsupportedError
 from ..lengths import SCHEDULES
 from ..noise import row_seeds
 from ..processors import own_processors
+from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
-from .checks import check_call, check_lengths, check_prompt
+from .checks import check_cache, check_call, check_lengths, check_prompt, check_session
 from .loop import Decoding
-from .output import as_dict, sequences_of
+from .output import KeyWidths, as_dict, sequences_of
+from .prefill import prefill, resumed
+from .prompt import Prompt, prompt_of_call
 from .rows import Row
 from .stops import Stops
+from .stream import Stream
 
 
 @dataclass
@@ -31,145 +32,118 @@ class SpecRequest:
     """What the caller asked for that transformers does not hand on to a custom decoding loop."""
 
     settings: SpecConfig
+    stream: Stream
     draft: Any = None  # a model, a CandidateGenerator (a Drafter is one), or None
     tokenizer: Any = None
-    streamer: Any = None
     synced_gpus: bool = False
     stop_strings: Any = None
     logits_processor: Any = None
     prefix_allowed_tokens_fn: Any = None
     cache: Any = None  # handed in by the caller
-    position_ids: Any = None  # likewise
     prompt_copies: int = 1  # rows per prompt, as the prefix constraint counts them
 
 
 def decode(
-    model, request: SpecRequest, make_drafter, input_ids, logits_processor, stopping_criteria, config, model_kwargs
+    model,
+    request: SpecRequest,
+    make_drafter,
+    input_ids,
+    logits_processor,
+    stopping_criteria,
+    config,
+    inputs_tensor,
+    model_kwargs,
 ):
     """Check, prefill, loop, return. A cache that was handed in is put back as it was if anything raises.
 
     Args:
-        make_drafter: `(device, rows) -> Drafter or None`.
+        make_drafter: `(device, rows, source) -> Drafter or None`.
         input_ids: int64 `[rows, columns]`; the other arguments as `generate` prepares them for a decoding method.
+        inputs_tensor: what the encoder read, if there is one.
 
     Returns:
         int64 `[rows, columns + new tokens]`, or a `SpecGenerateOutput`.
     """
     clock = Clock(input_ids.device)
     check_call(config, model_kwargs, request.synced_gpus)
-    mask = model_kwargs.get("attention_mask")
-    check_prompt(input_ids, mask, model_kwargs.get("inputs_embeds"), config._pad_token_tensor)
-    packed_ids, pads = _pack_left(input_ids, model_kwargs)
-    check_lengths(model, pads, packed_ids.shape[1], config.max_length)
-    _check_positions(request, packed_ids, model_kwargs)
-    if request.streamer is not None and len(input_ids) > 1:
-        raise SpecUnsupportedError("A streamer shows one row, and this call has more. Stream one prompt at a time.")
-    saved = _check_cache(request, packed_ids, model_kwargs, config)
-    rows = _rows(model, request, packed_ids, pads, logits_processor, stopping_criteria, config)
-    drafter: Drafter | None = make_drafter(input_ids.device, len(rows))
+    check_prompt(model, input_ids, model_kwargs, config._pad_token_tensor)
+    prompt = prompt_of_call(model, input_ids, config, model_kwargs)
+    check_lengths(model, prompt, config.max_length)
+    check_session(request.settings.spec_session, model, config, model_kwargs, prompt, request.cache)
+    request.stream.check(len(prompt.rows))
+    saved = None
+    if request.cache is not None:
+        refuse_unknown_layers(request.cache, "caller")
+        check_cache(model, request.cache, prompt)
+        saved = snapshot(request.cache)
+    source = None
+    if (encoded := model_kwargs.get("encoder_outputs")) is not None:
+        source = Source(model.get_encoder(), inputs_tensor, model_kwargs.get("attention_mask"), encoded)
+    rows = _rows(model, request, prompt, source, logits_processor, stopping_criteria, config)
+    drafter: Drafter | None = make_drafter(input_ids.device, len(rows), source)
 
-    verifier = verifier_for(request.settings.spec_strategy, config.do_sample)
-    stats = SpecStats(strategy=request.settings.spec_strategy, lossless=verifier.lossless, calls=1)
+    settings, session = request.settings, request.settings.spec_session
+    verifier = verifier_for(settings.spec_strategy, config.do_sample)
+    stats = SpecStats(strategy=settings.spec_strategy, lossless=verifier.lossless, calls=1)
     stats.rows = [row.stats for row in rows]
     try:
-        rest = config.max_length - packed_ids.shape[1]
-        room = min(rest, 256) + min(rest, request.settings.num_assistant_tokens) + 1
+        rest = config.max_length - prompt.ids.shape[1]
+        room = min(rest, 256) + min(rest, settings.num_assistant_tokens) + 1
         with clock.lap("prefill"):
-            outputs = model._prefill(packed_ids, config, model_kwargs)
-            first_logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
-            cache = compat.cache_of(outputs)
-            del outputs
-            target = Reader.from_prefill(model, cache, pads, room, device_of(model, input_ids.device))
+            kept = session.kept("target", model) if session is not None else None
+            read = resumed(kept, prompt, room) if kept else prefill(model, prompt, config, model_kwargs, room)
         export = None
         if request.cache is not None or config.return_dict_in_generate:
-            fresh = request.cache
-            if fresh is None:
-                fresh = DynamicCache(config=compat.text_config(model))
-            export = Export(fresh, pads)
-        if request.streamer is not None:
-            request.streamer.put(input_ids.cpu())
+            result = request.cache if request.cache is not None else new_cache(model, model.config.is_encoder_decoder)
+            export = Export(own_part(result), prompt.layout)
+        request.stream.prompts(input_ids, prompt.rows)
+        keep = None
+        if session is not None:
+            keep = Kept(model, version_of(model), read.target.cache.windows)
+            if isinstance(drafter, ModelDrafter):
+                drafter.keep_in(session)
         loop = Decoding(
-            target,
+            read.target,
             rows,
             drafter,
             verifier,
-            SCHEDULES[request.settings.num_assistant_tokens_schedule](request.settings.num_assistant_tokens),
+            SCHEDULES[settings.num_assistant_tokens_schedule](settings.num_assistant_tokens),
             stats,
             clock,
+            request.stream,
             export,
-            request.streamer,
-            plain_on_oom=request.settings.spec_fallback == "plain",
+            keep,
+            plain_on_oom=settings.spec_fallback == "plain",
         )
         clock.restart()
-        loop.run(first_logits)
-        sequences = sequences_of(
-            input_ids, rows, None if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        )
-        cache = export.write(sequences.shape[1] - 1) if export is not None else None
+        loop.run(read.logits)
+        pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        sequences = sequences_of(input_ids, rows, pad)
+        if export is not None:
+            export.write(sequences.shape[1] - input_ids.shape[1] - 1)
     except BaseException:
         if saved is not None:
             restore(request.cache, saved)
         raise
-    if request.streamer is not None:
-        request.streamer.end()
-    stats.target_forwards = target.forwards + 1
+    if session is not None:
+        session.keep("target", keep)
+        session.keep("draft", drafter.keep if isinstance(drafter, ModelDrafter) else None)
+    stats.target_forwards = read.target.forwards + read.forwards
     stats.plain_steps = max(row.emitted for row in stats.rows) - 1
     clock.fill(stats)
     publish(stats)
-    return as_dict(sequences, rows, stats, cache) if config.return_dict_in_generate else sequences
+    if not config.return_dict_in_generate:
+        return sequences
+    if model.config.is_encoder_decoder:
+        result = type(result)(export.cache, read.target.beside.cross)
+    widths = KeyWidths(prompt.layout.columns, read.target.cache.windows)
+    return as_dict(sequences, rows, stats, result, read.outputs, widths, model_kwargs.get("encoder_outputs"))
 
 
-def _pack_left(input_ids: torch.Tensor, model_kwargs: dict) -> tuple[torch.Tensor, list[int]]:
-    """Rows padded on the right are moved to the right edge, as plain decoding wants them; also in `model_kwargs`."""
-    mask = model_kwargs.get("attention_mask")
-    if mask is None:
-        return input_ids, [0] * len(input_ids)
-    pads = left_padding(mask)
-    if bool(mask[:, -1].all()):
-        return input_ids, pads
-    columns = mask.shape[1]
-    ends = columns - mask.flip(1).long().argmax(1)  # one past each row's last token
-    order = (torch.arange(columns, device=mask.device) + ends[:, None]) % columns
-    for name in ("attention_mask", "inputs_embeds"):
-        if (x := model_kwargs.get(name)) is not None:
-            model_kwargs[name] = torch.stack([row[o] for row, o in zip(x, order.to(x.device), strict=True)])
-    mask = model_kwargs["attention_mask"]
-    if model_kwargs.get("position_ids") is not None:
-        model_kwargs["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
-    return input_ids.gather(1, order.to(input_ids.device)), pads
-
-
-def _check_positions(request: SpecRequest, ids: torch.Tensor, model_kwargs: dict) -> None:
-    if request.position_ids is None:
-        return
-    mask = model_kwargs.get("attention_mask")
-    mask = torch.ones_like(ids) if mask is None else mask
-    usual = mask.long().cumsum(-1) - 1
-    given = model_kwargs["position_ids"]
-    if given.shape != usual.shape or bool(((given != usual) & mask.bool()).any()):
-        raise SpecUnsupportedError(
-            "position_ids differ from 0, 1, 2, … of each row's tokens. Drop them, or decode plainly."
-        )
-
-
-def _check_cache(request: SpecRequest, ids: torch.Tensor, model_kwargs: dict, config) -> list[dict] | None:
-    """A cache handed in must be a plain one, read a true beginning of the ids, and have a place for each column."""
-    cache = request.cache
-    if cache is None:
-        return None
-    refuse_unknown_layers(cache, "caller")
-    mask = model_kwargs.get("attention_mask")
-    columns = mask.shape[1] if mask is not None else getattr(config, "_mask_length", ids.shape[1])
-    if columns != ids.shape[1] or cache.get_seq_length() >= ids.shape[1]:
-        raise SpecUnsupportedError(
-            f"The cache holds {cache.get_seq_length()} columns and input_ids {ids.shape[1]}, with a mask of {columns}. "
-            "Pass the whole text, of which the cache has read the beginning: the draft has to read it too."
-        )
-    return snapshot(cache)
-
-
-def _rows(model, request: SpecRequest, ids, pads, logits_processor, stopping_criteria, config) -> list[Row]:
-    count = len(ids)
+def _rows(
+    model, request: SpecRequest, prompt: Prompt, source: Source | None, logits_processor, stopping_criteria, config
+) -> list[Row]:
+    count = len(prompt.rows)
     request.prompt_copies = next(
         (p._num_beams for p in logits_processor if isinstance(p, PrefixConstrainedLogitsProcessor)), 1
     )
@@ -177,22 +151,23 @@ def _rows(model, request: SpecRequest, ids, pads, logits_processor, stopping_cri
         if request.tokenizer is None:
             raise SpecUnsupportedError("stop_strings need the model's tokenizer: pass tokenizer= to generate().")
         stopping_criteria.append(StopStringCriteria(stop_strings=request.stop_strings, tokenizer=request.tokenizer))
-    seeds = row_seeds(count, request.settings.generator, ids.device, config.do_sample)
+    seeds = row_seeds(count, request.settings.generator, prompt.ids.device, config.do_sample)
+    keep = config.return_dict_in_generate
     rows = []
-    for b, pad in enumerate(pads):
-        prompt = ids[b, pad:]
-        limit = config.max_length - pad
-        keep = config.return_dict_in_generate
+    for b, (ids, masked) in enumerate(zip(prompt.rows, prompt.masked, strict=True)):
         rows.append(
             Row(
                 index=b,
-                ids=prompt.clone(),
-                tokens=prompt.tolist(),
-                prompt_length=len(prompt),
-                limit=limit,
+                ids=ids.clone(),
+                tokens=ids.tolist(),
+                prompt_length=len(ids),
+                limit=config.max_length - masked,
                 seed=seeds[b],
-                stops=Stops(stopping_criteria, pad, own_copies=count > 1),
-                processors=own_processors(model, request, config, prompt, pad, b, count),
+                stops=Stops(stopping_criteria, prompt.ids[b], masked, b, count),
+                processors=own_processors(
+                    model, request, config, ids, masked, b, count, ids if source is None else source.ids_of(b)
+                ),
+                unseen=prompt.unseen[b],
                 scores=[] if keep and config.output_scores else None,
                 logits=[] if keep and config.output_logits else None,
             )

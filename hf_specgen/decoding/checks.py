@@ -6,9 +6,11 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from .. import compat
-from ..cache.stock import refuse_unknown_layers
+from ..cache.reader import device_of, new_cache
+from ..cache.stock import own_part, refuse_unknown_layers, window_of
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
+from .prompt import Prompt, later_inputs, mask_name
 
 PLAIN = 'Decode without spec_strategy, or pass spec_fallback="plain".'
 
@@ -43,16 +45,12 @@ def check_draft(target, draft, strategy: str):
 def check_model(model, whose: str) -> None:
     """Architectures whose state cannot be rolled back, and models that would not compute the same twice."""
     name = type(model).__name__
-    if model.config.is_encoder_decoder:
-        _refuse(f"The {whose} ({name}) is an encoder-decoder, which is not supported.")
     if not compat.takes_cache(type(model)) or not type(model)._supports_default_dynamic_cache():
         _refuse(f"The {whose} ({name}) has no KV cache that can be rolled back.")
     if getattr(model, "_is_stateful", False):
         _refuse(f"The {whose} ({name}) keeps a recurrent state, which cannot be rolled back.")
     config = compat.text_config(model)
     refuse_unknown_layers(DynamicCache(config=config), whose)
-    if "mrope_section" in (getattr(config, "rope_parameters", None) or {}):
-        _refuse(f"The {whose} ({name}) uses multimodal rotary positions, whose offsets are not handled.")
     if model.training:
         rates = [getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")]
         rates += [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
@@ -81,9 +79,8 @@ def check_arguments(kwargs: dict, *configs) -> None:
     if effective("token_healing"):
         _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
     ids = compat.prompt_of(kwargs)
-    if kwargs.get("inputs_embeds") is not None and ids is None:
-        _refuse("inputs_embeds without input_ids: the draft has nothing to read.", "Pass input_ids as well.")
-    if isinstance(ids, torch.Tensor) and ids.numel() == 0:
+    embeds = kwargs.get("inputs_embeds")
+    if isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.numel() == 0 and embeds is None:
         _refuse(f"The prompt is empty (input_ids of shape {tuple(ids.shape)}).", "Pass at least one token.")
 
 
@@ -110,38 +107,37 @@ def check_call(config, model_kwargs: dict, synced_gpus: bool) -> None:
     ):
         if getattr(config, name, None):
             _refuse(f"{name}={getattr(config, name)!r} asks for another source of drafts or a lossy mix.", "Drop it.")
-    if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
-        _refuse("output_attentions / output_hidden_states are not collected here.", "Drop them.")
-    known = {"output_attentions", "output_hidden_states"}  # plain decoding ignores them without a dict
-    known |= {
-        "attention_mask",
-        "position_ids",
-        "cache",
-        "past_key_values",
-        "use_cache",
-        "logits_to_keep",
-        "inputs_embeds",
-    }
-    extra = sorted(k for k, v in model_kwargs.items() if v is not None and k not in known)
-    if extra:
-        _refuse(f"Extra model inputs {extra} are not carried through drafted blocks.")
 
 
-def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad_token) -> None:
-    """Prompts that have no exact place in the ragged cache. `mask`: `[rows, columns]` or None."""
-    if input_ids.dim() != 2 or input_ids.shape[1] == 0:
+def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) -> None:
+    """Prompts that have no exact place in the ragged cache."""
+    mask, embeds = model_kwargs.get(mask_name(model)), model_kwargs.get("inputs_embeds")
+    decoder_only = not model.config.is_encoder_decoder
+    if input_ids.dim() != 2 or (input_ids.shape[1] == 0 and (embeds is None or not embeds.shape[1])):
         _refuse(f"The prompt is empty (input_ids of shape {tuple(input_ids.shape)}).", "Pass at least one token.")
-    if embeds is not None and embeds.shape[1] != input_ids.shape[1]:
-        _refuse(
-            "inputs_embeds without the matching input_ids: the draft has nothing to read.", "Pass input_ids as well."
-        )
+    if embeds is not None and decoder_only:
+        if input_ids.shape[1] not in (0, embeds.shape[1]):
+            _refuse(
+                f"inputs_embeds has {embeds.shape[1]} columns and input_ids {input_ids.shape[1]}.",
+                "Pass ids for all of them, or no ids (then the draft reads only the new tokens).",
+            )
+        width = model.get_input_embeddings().weight.shape[-1]
+        if embeds.dim() != 3 or embeds.shape[-1] != width:
+            _refuse(
+                f"inputs_embeds has shape {tuple(embeds.shape)}; the target's embeddings are {width} wide.",
+                f"Pass [rows, columns, {width}].",
+            )
     if len(input_ids) > 1 and pad_token is None:
         _refuse("A batch needs a pad token and the model has none.", "Pass pad_token_id=.")
     if mask is not None:
-        if mask.shape != input_ids.shape:
+        columns = embeds.shape[1] if embeds is not None and decoder_only else input_ids.shape[1]
+        cached = compat.pop_cache(dict(model_kwargs))
+        held = own_part(cached).get_seq_length() if cached is not None else 0
+        if mask.dim() != 2 or len(mask) != len(input_ids) or mask.shape[1] not in (columns, held + columns):
             _refuse(
-                f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(input_ids.shape)}.",
-                "Pass the whole text and its mask: the draft has to read it too.",
+                f"The attention mask has shape {tuple(mask.shape)}, input_ids {tuple(input_ids.shape)}"
+                + (f", and the cache holds {held} columns." if held else "."),
+                "Pass one column per token of the whole text.",
             )
         mask = mask.bool()
         empty = (~mask.any(1)).nonzero().flatten().tolist()
@@ -149,25 +145,80 @@ def check_prompt(input_ids: torch.Tensor, mask: torch.Tensor | None, embeds, pad
             _refuse(f"Row {empty[0]} of the attention mask is all zero: its prompt is empty.", "Drop the row.")
         runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
         holes = (runs > 1).nonzero()
-        if len(holes):
+        windows = any(window_of(layer) is not None for layer in new_cache(model).layers) if decoder_only else False
+        if len(holes) and (windows or compat.padding_shifts_positions(model)):
             _refuse(
-                f"Row {holes[0, 0].item()} of the attention mask has a hole.",
+                f"Row {holes[0, 0].item()} of the attention mask has a hole, and {type(model).__name__} counts columns "
+                f"({'sliding windows' if windows else 'no position_ids'}), so that its answer depends on the hole.",
                 "Mask only padding, on the left or on the right.",
             )
 
 
-_READS_MASK = ("bloom", "mpt")  # without position_ids, but their biases are built from the mask
-
-
-def check_lengths(model, pads: list[int], columns: int, max_length: int) -> None:
-    """Position schemes under which a row's numbers depend on its padding, or on how far the forward reaches."""
-    config = compat.text_config(model)
-    blind = "position_ids" not in compat.forward_parameters(type(model)) and config.model_type not in _READS_MASK
-    if blind and any(pads):
+def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
+    """A cache handed in must be of this model and batch, and hold a beginning of the text. One that holds all of it is
+    shortened by its last column: the token after it is what the call has to find."""
+    held, columns, rows = cache.get_seq_length(), prompt.layout.columns, len(prompt.rows)
+    layers = compat.text_config(model).num_hidden_layers
+    filled = [x.keys for x in cache.layers if getattr(x, "keys", None) is not None and x.keys.numel()]
+    if len(cache.layers) > layers:
+        _refuse(f"The cache has {len(cache.layers)} layers, the target {layers}.", "Pass a cache of this model.")
+    if not filled:
+        return
+    if filled[0].shape[0] != rows:
         _refuse(
-            f"{type(model).__name__} takes no position_ids, so that padding would shift a row's positions.",
-            "Pass prompts of one length, or one at a time.",
+            f"The cache holds {filled[0].shape[0]} row(s) and this call has {rows}.",
+            "Pass the cache of these rows (with num_return_sequences: one row per sequence).",
         )
+    place = device_of(model, filled[0].device)
+    if filled[0].device != place and not getattr(model, "hf_device_map", None):
+        _refuse(f"The cache is on {filled[0].device}, the target on {place}.", "Move one of them.")
+    if held > columns:
+        _refuse(
+            f"The cache holds {held} columns, the text has {columns}: it is longer than the prompt.",
+            "Pass a cache that has read a beginning of the text, or a hf_specgen.SpecSession, which rewinds by itself.",
+        )
+    if not prompt.ids.shape[1] and held:
+        _refuse("inputs_embeds with a filled cache and no input_ids.", "Pass input_ids as well, or an empty cache.")
+    if compat.padding_shifts_positions(model) and any(prompt.layout.pads):
+        _refuse(
+            f"{type(model).__name__} takes no position_ids, so that a padded batch cannot go on from a cache.",
+            "Pass one row at a time.",
+        )
+    if held == columns:
+        for layer in cache.layers:
+            if window_of(layer) is not None:
+                _refuse(
+                    "The cache has read the whole text, and its sliding layers cannot give the last token back.",
+                    "Pass a cache of the text without its last token.",
+                )
+            if getattr(layer, "keys", None) is not None:
+                layer.keys, layer.values = layer.keys[:, :, :-1], layer.values[:, :, :-1]
+
+
+def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, cache) -> None:
+    """A session goes by tokens: whatever else a cache depends on has no place in it."""
+    if session is None:
+        return
+    way = "Drop spec_session, or the other."
+    if cache is not None:
+        _refuse("spec_session and a cache in one call.", way)
+    extra = sorted(k for k, v in later_inputs(model, model_kwargs).items() if v is not None)
+    extra += [k for k in compat.PREFILL_ONLY if model_kwargs.get(k) is not None]
+    if model_kwargs.get("inputs_embeds") is not None:
+        extra.append("inputs_embeds")
+    if extra:
+        _refuse(f"spec_session with {extra}: a session compares token ids, and these change what they mean.", way)
+    if prompt.shifts is not None:
+        _refuse("spec_session with position_ids of the caller's own.", way)
+    if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
+        _refuse(
+            "spec_session with output_attentions / output_hidden_states: a prompt that is not read again has none.", way
+        )
+
+
+def check_lengths(model, prompt: Prompt, max_length: int) -> None:
+    """Position schemes under which a token's numbers depend on how far its forward reaches."""
+    config = compat.text_config(model)
     rope = getattr(config, "rope_parameters", None) or {}
     for scheme in [rope, *(v for v in rope.values() if isinstance(v, dict))]:
         kind = scheme.get("rope_type")
@@ -177,7 +228,8 @@ def check_lengths(model, pads: list[int], columns: int, max_length: int) -> None
             config, "original_max_position_embeddings", None
         )
         turn = turn or config.max_position_embeddings
-        longest, shortest = max_length - min(pads), columns - max(pads)
+        longest = max(max_length - m + u for m, u in zip(prompt.masked, prompt.unseen, strict=True))
+        shortest = min(prompt.layout.lengths)
         if longest > turn and (kind == "dynamic" or shortest <= turn):
             _refuse(
                 f'Rotary positions of type "{kind}" change for a whole forward once it passes {turn} tokens, and this '

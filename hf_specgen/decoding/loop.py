@@ -11,9 +11,11 @@ from ..errors import SpecDraftError, SpecNumericsError
 from ..lengths import Length
 from ..noise import Noise
 from ..processors import on_target
+from ..session import Kept
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
 from .rows import Row
+from .stream import Stream
 
 
 class Decoding:
@@ -23,8 +25,8 @@ class Decoding:
         target: has read the prompts.
         rows: in the order of the batch.
         drafter: None decodes without a draft (every round emits one token).
-        export: collects the rows' caches as they leave, or None.
-        streamer: of a one-row call, or None.
+        stream: shows the tokens as they come.
+        export, keep: collect the rows' caches as they leave, for the result and for the session; or None.
         plain_on_oom: go on without the draft when it runs out of memory.
     """
 
@@ -37,14 +39,15 @@ class Decoding:
         length: Length,
         stats: SpecStats,
         clock: Clock,
+        stream: Stream,
         export: Export | None = None,
-        streamer=None,
+        keep: Kept | None = None,
         plain_on_oom: bool = False,
     ):
         self.target, self.rows, self.drafter = target, list(rows), drafter
         self.verifier, self.length = verifier, length
         self.stats, self.clock = stats, clock
-        self.export, self.streamer, self.plain_on_oom = export, streamer, plain_on_oom
+        self.stream, self.export, self.keep, self.plain_on_oom = stream, export, keep, plain_on_oom
         self.device = rows[0].ids.device
         self.begun = False  # whether the drafter knows the rows
 
@@ -99,8 +102,9 @@ class Decoding:
 
     def _width(self, row: Row) -> int:
         wanted = min(self.length.next(row.index), row.limit - row.length - 1)
-        if row.length <= self.target.context:  # beyond it only models without a table of positions get
-            wanted = min(wanted, self.target.context - row.length)
+        position = row.unseen + row.length
+        if position <= self.target.context:  # beyond it only models without a table of positions get
+            wanted = min(wanted, self.target.context - position)
         allowed = self.drafter.room(row)
         if allowed <= 0 and row.stats.fallback_reason is None:
             row.stats.fallback_reason = f"row {row.index}: its text ({row.length} tokens) is beyond the draft's context"
@@ -127,14 +131,14 @@ class Decoding:
         figures = torch.stack([nan.long(), proposal.counts, verdict.accepted, verdict.next_token], dim=1)
         outcome = torch.cat([figures, proposal.tokens], dim=1).tolist()  # the round's one read by the host
         self._refuse_nan([o[0] for o in outcome])
+        collected = self.target.collected or [[]] * len(self.rows)
         for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
             row.last_drafted = drafted[:count]
-            stay = row.commit(count, accepted, [*drafted[:accepted], next_token], scores[b], logits[b])
-            self.target.roll_back(b, row.length - 1)
+            stay = row.commit(count, accepted, [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
+            self.target.roll_back(b, row.unseen + row.length - 1)
             self.length.learn(row.index, count, accepted)
-            if self.streamer is not None:
-                for token in stay:
-                    self.streamer.put(torch.tensor([token]))
+            for token in stay:
+                self.stream.token(row.index, token)
         if self.drafter is not None and proposal.width:
             self.drafter.settle(self.rows, scores, [o[2] for o in outcome])
         for b in reversed(range(len(self.rows))):
@@ -143,8 +147,11 @@ class Decoding:
 
     def _release(self, b: int) -> None:
         row = self.rows[b]
+        self.stream.end_row(row.index)
         if self.export is not None:
-            self.export.take(self.target.cache, b, row.index, row.length - 1)
+            self.export.take(self.target.cache, b, row.index, row.unseen + row.length - 1)
+        if self.keep is not None:
+            self.keep.take(self.target.cache, b, row.index, row.tokens[:-1])
         self.target.drop(b)
         if self.drafter is not None and self.begun:
             self.drafter.drop(b)

@@ -18,6 +18,8 @@ class Row:
         ids: int64 `[capacity]`; the first `length` are text, drafted tokens may lie behind (see `reserve`).
         tokens: the same text on the host.
         limit: length at which `max_length` ends it.
+        unseen: positions in front of its text of which no ids are known (embeddings, a cached turn): its i-th token
+            is at position `unseen + i`.
         last_drafted: the tokens proposed in the last round.
     """
 
@@ -29,10 +31,12 @@ class Row:
     seed: int
     stops: Stops
     processors: RowProcessors
+    unseen: int = 0
     stats: RowStats = field(default_factory=RowStats)
     from_draft: list[bool] = field(default_factory=list)
     scores: list[torch.Tensor] | None = None
     logits: list[torch.Tensor] | None = None
+    steps: list[dict] = field(default_factory=list)
     last_drafted: list[int] = field(default_factory=list)
     done: bool = False
 
@@ -51,7 +55,13 @@ class Row:
             self.ids = torch.nn.functional.pad(self.ids, (0, max(needed - len(self.ids), len(self.ids) // 2, 256)))
 
     def commit(
-        self, drafted: int, accepted: int, new: list[int], scores: torch.Tensor, logits: torch.Tensor
+        self,
+        drafted: int,
+        accepted: int,
+        new: list[int],
+        scores: torch.Tensor,
+        logits: torch.Tensor,
+        collected: list[dict],
     ) -> list[int]:
         """Append what a round gave, up to a stop. Returns the tokens that stay.
 
@@ -59,6 +69,7 @@ class Row:
             drafted, accepted: of this row in this round.
             new: the accepted tokens and the one after them.
             scores, logits: `[slots, vocabulary]`, processed and raw; slot i led to new[i].
+            collected: per slot, other outputs to keep (see `Reader.collect`); none in the first round.
         """
         start = self.length
         self.reserve(len(new))
@@ -71,6 +82,8 @@ class Row:
         for kept_per_token in (self.scores, self.logits):
             if kept_per_token is not None:
                 del kept_per_token[len(kept_per_token) - len(new) + kept :]
+        for slot in collected[:kept]:
+            self.steps.append({name: tuple(x.clone() for x in layers) for name, layers in slot.items()})
         catch_up(self, kept, logits)
         self.tokens.extend(new[:kept])
         self.from_draft.extend(i < accepted for i in range(kept))

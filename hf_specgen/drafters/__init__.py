@@ -5,11 +5,14 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from ..errors import SpecUnsupportedError
 from .base import Drafter
+from .encoder import Source, check_encoder
 from .generator import GeneratorDrafter
 from .model import ModelDrafter
 
 
-def drafter_for(draft, config, threshold: float | None, device: torch.device, rows: int) -> Drafter | None:
+def drafter_for(
+    draft, config, threshold: float | None, device: torch.device, rows: int, source: Source | None, never: list[int]
+) -> Drafter | None:
     """The drafter for what the caller passed as `assistant_model`.
 
     Args:
@@ -17,6 +20,8 @@ def drafter_for(draft, config, threshold: float | None, device: torch.device, ro
         config: the prepared GenerationConfig of the call.
         threshold: `assistant_confidence_threshold`.
         device, rows: of the prompts.
+        source: what the target's encoder read, if it has one.
+        never: ids that are not to be drafted (placeholders of images and sound).
     """
     if draft is None or isinstance(draft, Drafter):
         return draft
@@ -29,7 +34,8 @@ def drafter_for(draft, config, threshold: float | None, device: torch.device, ro
         return GeneratorDrafter(draft, config.do_sample)
     ends = [config._eos_token_tensor, getattr(draft.generation_config, "eos_token_id", None)]
     eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
-    return ModelDrafter(draft, threshold, sorted(eos), device)
+    check_encoder(draft, source)
+    return ModelDrafter(draft, threshold, sorted(eos), device, source, never)
 
 
-__all__ = ["Drafter", "GeneratorDrafter", "ModelDrafter", "drafter_for"]
+__all__ = ["Drafter", "GeneratorDrafter", "ModelDrafter", "Source", "drafter_for"]

@@ -1,13 +1,19 @@
 """A smaller language model drafts: one token per forward, on its own ragged cache."""
 
+from collections.abc import Sequence
+
 import torch
 
 from .. import compat
-from ..cache.reader import Reader, device_of, read_prompt
+from ..cache.beside import Beside, merged_cross
+from ..cache.reader import Reader, device_of, groups_of, read_prompt
+from ..cache.stock import Layout
 from ..errors import SpecNumericsError
 from ..processors import on_draft, trials_for_draft
+from ..session import Kept, SpecSession, resume, version_of
 from ..verifiers import Proposal
 from .base import Drafter
+from .encoder import Source, encoder_inputs
 
 
 class ModelDrafter(Drafter):
@@ -17,10 +23,21 @@ class ModelDrafter(Drafter):
         model: the draft.
         threshold: `assistant_confidence_threshold`, or None.
         eos: ids after which drafting ends for the round (the row goes on: the target decides).
+        source: what the target's encoder read, if it has one.
+        never: ids that are never drafted.
     """
 
-    def __init__(self, model, threshold: float | None, eos: list[int], device: torch.device):
-        self.model = model
+    def __init__(
+        self,
+        model,
+        threshold: float | None,
+        eos: list[int],
+        device: torch.device,
+        source: Source | None = None,
+        never: Sequence[int] = (),
+    ):
+        self.model, self.source = model, source
+        self.never = torch.tensor(sorted(never), dtype=torch.long, device=device)
         self.threshold = threshold or None
         self.device = device_of(model, device)
         self.eos = torch.tensor(eos, dtype=torch.long, device=device)
@@ -29,10 +46,14 @@ class ModelDrafter(Drafter):
         self.context = compat.context_length(model)
         self.reader: Reader | None = None
         self.held: list[list[int]] = []  # per row: the tokens its cache holds
+        self.indices: list[int] = []  # per row: its place in the batch
+        self.prefills = 0
+        self.kept: Kept | None = None  # from the last call of a session
+        self.keep: Kept | None = None  # for the next
 
     @property
     def forwards(self) -> int:
-        return self.reader.forwards + 1 if self.reader is not None else 0
+        return self.reader.forwards + self.prefills if self.reader is not None else 0
 
     def room(self, row) -> int:
         """Every token fed back needs a position in the draft's table."""
@@ -48,15 +69,47 @@ class ModelDrafter(Drafter):
         if not any(fits):
             return
         texts = [list(row.tokens) if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
-        width = max(map(len, texts))
-        pads = [width - len(text) for text in texts]
-        ids = torch.tensor([[0] * pad + text for pad, text in zip(pads, texts, strict=True)], device=self.device)
-        mask = (torch.arange(width) >= torch.tensor(pads)[:, None]).long().to(self.device) if any(pads) else None
-        logits, cache = read_prompt(self.model, self._known(ids), mask)
-        self.first_logits = logits[:, -1]
-        self.reader = Reader.from_prefill(self.model, cache, pads, room=256, device=self.device)
-        self.held = [text if ok else [] for ok, text in zip(fits, texts, strict=True)]
+        self.indices = [row.index for row in rows]
+        if self.kept is not None:
+            self.reader = resume(self.kept, self.indices, texts, 256, self.device)
+            self.held = [text[:n] for text, n in zip(texts, self.reader.lengths, strict=True)]
+        else:
+            self._read_prompts(texts)
+        self.held = [held if ok else [] for ok, held in zip(fits, self.held, strict=True)]
         self.reader.lengths[:] = map(len, self.held)
+        if self.keep is not None:
+            self.keep.windows = self.reader.cache.windows
+
+    def keep_in(self, session: SpecSession) -> None:
+        """Go on from what the session holds of this draft, and collect for it what rows hold when they leave."""
+        if self.source is None:
+            self.kept = session.kept("draft", self.model)
+            self.keep = Kept(self.model, version_of(self.model), [])
+
+    def _read_prompts(self, texts: list[list[int]]) -> None:
+        inputs = encoder_inputs(self.model, self.source)
+        if inputs:
+            everyone = Beside({}, self.source.outputs[0].shape[0])
+            inputs = {name: everyone.pick(x, self.indices) for name, x in inputs.items()}
+        beside = Beside(inputs, len(texts))
+        groups = [list(range(len(texts)))]
+        if beside or compat.padding_shifts_positions(self.model):
+            groups = groups_of(list(map(len, texts)))
+        self.prefills = len(groups)
+        filled, first_logits = [], [None] * len(texts)
+        for group in groups:
+            width = max(len(texts[b]) for b in group)
+            pads = torch.tensor([[width - len(texts[b])] for b in group])
+            ids = torch.tensor([[0] * (width - len(texts[b])) + texts[b] for b in group], device=self.device)
+            mask = (torch.arange(width) >= pads).long().to(self.device) if pads.any() else None
+            logits, cache = read_prompt(self.model, self._known(ids), mask, **beside.of(group, width))
+            filled.append((cache, Layout(mask, len(group), width), group))
+            for b, x in zip(group, logits[:, -1], strict=True):
+                first_logits[b] = x
+        self.first_logits = torch.stack(first_logits)
+        beside.cross = merged_cross([cache for cache, _, _ in filled], groups)
+        self.reader = Reader.from_prefill(self.model, filled, room=256, device=self.device, beside=beside or None)
+        self.held = texts
 
     def _known(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
@@ -132,6 +185,8 @@ class ModelDrafter(Drafter):
 
     def _to_target_vocabulary(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
         logits = logits[:, : self.vocabulary].to(home, torch.float32)
+        if len(self.never):
+            logits = logits.index_fill(1, self.never[self.never < logits.shape[1]], float("-inf"))
         missing = self.vocabulary - logits.shape[1]
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
@@ -162,6 +217,10 @@ class ModelDrafter(Drafter):
 
     def drop(self, row):
         if self.reader is not None:
+            if self.keep is not None and self.held[row]:
+                self.keep.take(self.reader.cache, row, self.indices[row], self.held[row])
+            self.indices[row] = self.indices[-1]
+            self.indices.pop()
             self.reader.drop(row)
             self.held[row] = self.held[-1]
             self.held.pop()

@@ -12,6 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_specgen.cache import attention, probe
 from hf_specgen.cache.reader import Reader, read_prompt
+from hf_specgen.cache.stock import Layout
 
 
 class Layer(torch.nn.Module):
@@ -182,7 +183,8 @@ def stranger(cls):
 
 def verdict(model) -> bool:
     ids = torch.tensor([text(4)])
-    reader = Reader.from_prefill(model, read_prompt(model, ids, None)[1], [0], 8, ids.device)
+    filled = [(read_prompt(model, ids, None)[1], Layout(None, *ids.shape), [0])]
+    reader = Reader.from_prefill(model, filled, 8, ids.device)
     lengths = list(reader.lengths)
     answer = reader.ragged_together
     assert reader.lengths == lengths and reader.forwards == 0, "the asking reader is left as it was"

@@ -11,7 +11,7 @@ from toys import batch_of, plain, spec, text
 from transformers import DynamicCache, Gemma3TextConfig
 
 from hf_specgen.cache.masks import ragged_masks
-from hf_specgen.cache.stock import Export, adopt
+from hf_specgen.cache.stock import Export, Layout, adopt
 from hf_specgen.compat import CACHE_NAME
 
 HEADS, DIM = 2, 3
@@ -50,6 +50,10 @@ class Reference:
         return tuple(torch.stack([pair[which] for pair in self.rows[row][layer][low:high]], 1) for which in (0, 1))
 
 
+def layout_of(pads: list[int], columns: int) -> Layout:
+    return Layout(torch.arange(columns) >= torch.tensor(pads)[:, None], len(pads), columns)
+
+
 def first_seen(layer: int, window: int, query: int) -> int:
     return 0 if MIXED[layer] == "full_attention" else max(0, query - window + 1)
 
@@ -64,7 +68,7 @@ def started(window: int, lengths: list[int], seed: int):
         stock.update(keys, values, layer)
         for b, pad in enumerate(pads):
             reference.put(b, layer, 0, keys[b, :, pad:], values[b, :, pad:])
-    cache = adopt(stock, pads, room=8)
+    cache = adopt([(stock, layout_of(pads, columns), list(range(len(pads))))], room=8)
     assert cache.lengths == lengths
     assert all(layer.keys is None for layer in stock.layers), "freed as it goes"
     return cache, reference
@@ -175,14 +179,14 @@ def test_export_lays_columns_as_the_stock_cache_would(lengths, window):
             cache.update(keys, values, layer)
             stock.update(keys, values, layer)
         cache.lengths[:] = [n + 1 for n in cache.lengths]
-    export = Export(DynamicCache(config=config_of(window)), pads)
+    export = Export(DynamicCache(config=config_of(window)), layout_of(pads, columns))
     order = list(range(len(lengths)))
     while order:  # rows leave in any order
         export.take(cache, 0, order[0], cache.lengths[0])
         cache.drop(0)
         order[0] = order[-1]
         order.pop()
-    written = export.write(columns + 70)
+    written = export.write(70)
     assert_same_caches(written, stock, [0] * len(lengths))
 
 

@@ -1,0 +1,88 @@
+"""Streaming: token by token, one row or several, ended once whatever happens."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from ..errors import SpecUnsupportedError
+
+
+class Stream:
+    """The caller's streamer (or None) in one call.
+
+    A streamer with `put_row(row, ids)` gets several rows: first each row's prompt (int64 `[length]`, no padding), then
+    its tokens one by one (`[1]`), and `end_row(row)` when it ends, if it has that. Any other gets one row, as plain
+    decoding gives it: `put(prompt [1, columns])`, then `put(token [1])`. `end()` is called once, also after an error.
+    """
+
+    def __init__(self, streamer):
+        self.streamer = streamer
+        self.by_row = hasattr(streamer, "put_row")
+        self.ended = False
+
+    def check(self, rows: int) -> None:
+        if self.streamer is not None and rows > 1 and not self.by_row:
+            raise SpecUnsupportedError(
+                f"{type(self.streamer).__name__} shows one row, and this call has {rows}. Give each row its own: "
+                "hf_specgen.RowStreamers(lambda row: TextStreamer(tokenizer)), or a streamer with put_row(row, ids)."
+            )
+
+    def prompts(self, ids: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+        """`ids`: int64 `[rows, columns]` as the call has them; `rows`: each without its padding."""
+        if self.by_row:
+            for b, row in enumerate(rows):
+                self.streamer.put_row(b, row.cpu())
+        elif self.streamer is not None:
+            self.streamer.put(ids.cpu())
+
+    def token(self, row: int, token: int) -> None:
+        if self.by_row:
+            self.streamer.put_row(row, torch.tensor([token]))
+        elif self.streamer is not None:
+            self.streamer.put(torch.tensor([token]))
+
+    def end_row(self, row: int) -> None:
+        if hasattr(self.streamer, "end_row"):
+            self.streamer.end_row(row)
+
+    def end(self) -> None:
+        if self.streamer is not None and not self.ended:
+            self.ended = True
+            self.streamer.end()
+
+
+class RowStreamers(BaseStreamer):
+    """One transformers streamer per row: text, iterator or async.
+
+    Args:
+        streamers: a list with one streamer per row, or a function from the row's index to its streamer, called when
+            the row's prompt arrives.
+    """
+
+    def __init__(self, streamers: Sequence[BaseStreamer] | Callable[[int], BaseStreamer]):
+        self.make = streamers if callable(streamers) else None
+        self.streamers: dict[int, BaseStreamer] = {} if self.make else dict(enumerate(streamers))
+        self.open = set(self.streamers)
+
+    def put_row(self, row: int, ids: torch.Tensor) -> None:
+        if row not in self.streamers:
+            if self.make is None:
+                raise ValueError(f"Row {row} has no streamer: {len(self.streamers)} were given. Give one per row.")
+            self.streamers[row] = self.make(row)
+            self.open.add(row)
+        self.streamers[row].put(ids)
+
+    def end_row(self, row: int) -> None:
+        if row in self.open:
+            self.open.discard(row)
+            self.streamers[row].end()
+
+    def put(self, value: torch.Tensor) -> None:
+        """What plain decoding gives: prompts `[rows, columns]`, then one token per row `[rows]`."""
+        for row, ids in enumerate(value):
+            self.put_row(row, ids.reshape(-1))
+
+    def end(self) -> None:
+        for row in sorted(self.open):
+            self.end_row(row)

@@ -1,0 +1,126 @@
+"""What the turns of a conversation share: both models' caches of the text so far."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from .cache.ragged import Piece, RaggedCache, Rolling
+from .cache.reader import Reader
+from .errors import SpecUnsupportedError
+
+
+@dataclass
+class Kept:
+    """One model's cache, by row of the batch: the tokens that it has read, and what it holds of them."""
+
+    model: torch.nn.Module
+    version: tuple
+    windows: list[int | None]
+    rows: dict[int, tuple[list[int], list[Piece | None]]] = field(default_factory=dict)
+
+    def take(self, cache: RaggedCache, row: int, index: int, tokens: list[int]) -> None:
+        """Keep row `row` of `cache`, which has read `tokens`, as row `index` of the batch."""
+        self.rows[index] = (list(tokens), cache.pieces(row, len(tokens)))
+
+    def known(self, index: int, text: list[int]) -> int:
+        """How many of the first tokens of `text` need not be read again; never the last: its logits are wanted."""
+        if index not in self.rows:
+            return 0
+        tokens, pieces = self.rows[index]
+        limit = min(len(tokens), len(text) - 1)
+        count = next((i for i in range(limit) if tokens[i] != text[i]), limit)
+        for window, piece in zip(self.windows, pieces, strict=True):
+            if piece is not None and Rolling(window, []).visible_from(count) < piece.base:
+                return 0  # a rolling layer has let go of what the next token has to see
+        return count
+
+    def resume(self, indices: list[int], texts: list[list[int]], room: int) -> RaggedCache:
+        """A cache that holds the known beginning of each text."""
+        known = [self.known(index, text) for index, text in zip(indices, texts, strict=True)]
+        sample = next(iter(self.rows.values()))[1]
+
+        def piece(layer: int, index: int, count: int) -> Piece:
+            if not count:
+                return Piece(sample[layer].keys[:, :0], sample[layer].values[:, :0], 0)
+            held = self.rows[index][1][layer]
+            return Piece(held.keys[:, : count - held.base], held.values[:, : count - held.base], held.base)
+
+        layers = (
+            None if sample[i] is None else (window, [piece(i, b, n) for b, n in zip(indices, known, strict=True)])
+            for i, window in enumerate(self.windows)
+        )
+        return RaggedCache.assemble(layers, known, room)
+
+
+class SpecSession:
+    """Keeps target's and draft's caches between calls, so that a turn reads only what is new.
+
+    ```python
+    session = hf_specgen.SpecSession()
+    out = target.generate(**turn_1, assistant_model=draft, spec_strategy="rejection", spec_session=session)
+    out = target.generate(**turn_2, assistant_model=draft, spec_strategy="rejection", spec_session=session)
+    ```
+
+    Each call passes its whole text. Row by row, the beginning that it shares with the row's last text is not read
+    again: texts may be longer, equal, shorter (an answer taken back) or different. Rows go by their index. A call that
+    raises leaves the session as it was. Changed weights are noticed if torch counts the change (optimizers,
+    `load_state_dict`); after others, such as another LoRA adapter, call `reset()`.
+
+    One call at a time: a session belongs to one conversation, not to threads.
+    """
+
+    def __init__(self):
+        self._kept: dict[str, Kept] = {}
+
+    def reset(self) -> None:
+        """Forget both caches."""
+        self._kept.clear()
+
+    def kept(self, role: str, model) -> Kept | None:
+        """What the model of this role ("target", "draft") holds, if it still is that model.
+
+        Raises:
+            SpecUnsupportedError: the session is that of another target.
+        """
+        kept = self._kept.get(role)
+        if kept is None or not kept.rows:
+            return None
+        if kept.model is not model:
+            if role == "target":
+                raise SpecUnsupportedError(
+                    f"This spec_session holds the cache of another target ({type(kept.model).__name__}). "
+                    "Use a new SpecSession, or call its reset()."
+                )
+            return None
+        return kept if kept.version == version_of(model) else None
+
+    def keep(self, role: str, kept: Kept | None) -> None:
+        """Replace the rows of a role by those of a call that has ended well; others stay."""
+        if kept is None or not kept.rows:
+            return
+        old = self._kept.get(role)
+        if old is not None and old.model is kept.model and old.version == kept.version:
+            kept.rows = {**old.rows, **kept.rows}
+        self._kept[role] = kept
+
+
+def version_of(model) -> tuple:
+    """Changes when the model's weights do, as far as torch counts it."""
+    return tuple((p.data_ptr(), p._version) for p in model.parameters())
+
+
+def resume(kept: Kept, indices: list[int], texts: list[list[int]], room: int, device: torch.device) -> Reader:
+    """A model that has read the beginnings which it still holds."""
+    return Reader(kept.model, kept.resume(indices, texts, room), device)
+
+
+def catch_up(reader: Reader, texts: list[list[int]]) -> torch.Tensor:
+    """Read what is left of each text; logits after each, `[rows, vocabulary]`."""
+    left = [text[n:] for text, n in zip(texts, reader.lengths, strict=True)]
+    if len({len(text) for text in left}) > 1:  # the last tokens apart, so that the head runs on one position per row
+        width = max(map(len, left)) - 1
+        ids = torch.tensor([text[:-1] + [0] * (width + 1 - len(text)) for text in left], device=reader.device)
+        reader.read(ids, [len(text) - 1 for text in left], keep=1)
+        left = [text[-1:] for text in left]
+    ids = torch.tensor(left, device=reader.device)
+    return reader.read(ids, [ids.shape[1]] * len(ids), keep=1)[:, 0]
