@@ -121,6 +121,8 @@ def _with_fallback(model, kwargs, stream: Stream):
         if settings.spec_fallback != "plain":
             raise
         warnings.warn(f"Decoding without the draft: {error}", stacklevel=4)
+        if stream.streamer is not None:
+            kwargs["streamer"] = stream.for_plain
         out = _plain(model, kwargs, settings, str(error))
         stream.ended = True
         return out
@@ -144,6 +146,7 @@ def _speculate(model, draft, settings, stream, kwargs):
         logits_processor=kwargs.get("logits_processor"),
         prefix_allowed_tokens_fn=kwargs.get("prefix_allowed_tokens_fn"),
         cache=compat.pop_cache(dict(kwargs)),
+        within=_inherited(model, "generate") is not _STOCK_GENERATE,
     )
 
     def loop(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from transformers import GenerationMixin, cache_utils
 from transformers.generation import utils as generation_utils
 
-_NAMES = ("cache", "past_key_values")  # newest first: 5.21 renamed the second into the first
+_NAMES = ("cache", "past_key_values", "cache_params")  # newest first: 5.21 renamed the second into the first
 
 CACHE_NAME: str = next(
     n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
@@ -64,9 +64,16 @@ def context_length(model) -> float:
     return next((n for n in named if n), float("inf"))
 
 
-def padding_shifts_positions(model) -> bool:
-    """Whether a row's positions count its padding, for want of `position_ids`: such rows are read without any."""
-    if model.config.is_encoder_decoder:
+def keeps_state(model) -> bool:
+    """Whether layers of the model keep a recurrent or convolutional state instead of, or beside, keys and values."""
+    layers = cache_utils.DynamicCache(config=text_config(model)).layers
+    return any(isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def padding_counts(model) -> bool:
+    """Whether padding changes what a model makes of a row: positions that count it, for want of `position_ids`, or
+    states that read it. Such rows are read without any."""
+    if model.config.is_encoder_decoder or keeps_state(model):
         return True
     return "position_ids" not in forward_parameters(type(model)) and text_config(model).model_type not in _READS_MASK
 

@@ -151,6 +151,35 @@ def _collect_shared(value, found: dict[int, object], seen: set[int]) -> None:
         _collect_shared(vars(value), found, seen)
 
 
+def custom_processors(model, request, prepared: list, config, columns: int, inputs_tensor) -> LogitsProcessorList:
+    """Those of `prepared` (what `generate` gives a decoding method) that its config does not explain.
+
+    For models whose class adds processors on its way to the stock `generate`, where ours cannot see them.
+    """
+    explained = model._get_logits_processor(
+        generation_config=config,
+        input_ids_seq_length=columns,
+        encoder_input_ids=inputs_tensor,
+        prefix_allowed_tokens_fn=request.prefix_allowed_tokens_fn,
+        device=inputs_tensor.device,
+        model_kwargs={},
+    )
+    kinds = {type(p) for p in explained}
+    return LogitsProcessorList(p for p in prepared if type(p) not in kinds or not _same_as_any(p, explained))
+
+
+def _same_as_any(processor, others: list) -> bool:
+    return any(type(o) is type(processor) and _equal(vars(o), vars(processor)) for o in others)
+
+
+def _equal(a, b) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return torch.equal(a, b)
+    return type(a) is type(b) and bool(a == b)
+
+
 def own_processors(
     model, request, config, ids: torch.Tensor, pad: int, row: int, rows: int, encoder_ids: torch.Tensor | None
 ) -> RowProcessors:
@@ -176,6 +205,7 @@ def own_processors(
                     "are decoded apart cannot share. Transcribe one audio at a time, or leave it out."
                 )
         custom = LogitsProcessorList(p if _stateless(p) else _copied(p) for p in custom)
+    custom = LogitsProcessorList(_without_padding(p, pad) for p in custom)
     allowed = request.prefix_allowed_tokens_fn
     if allowed is not None:
         batch_id = row // request.prompt_copies
@@ -191,6 +221,15 @@ def own_processors(
             model_kwargs={},
         )
     )
+
+
+def _without_padding(processor, pad: int):
+    """Whisper's count columns from where the answer begins."""
+    if not pad or not hasattr(processor, "set_begin_index"):
+        return processor
+    processor = copy.copy(processor)
+    processor.set_begin_index(processor.begin_index - pad)
+    return processor
 
 
 def _for_row(function, batch_id: int):

@@ -41,9 +41,8 @@ class Kept:
 
         def piece(layer: int, index: int, count: int) -> Piece:
             if not count:
-                return Piece(sample[layer].keys[:, :0], sample[layer].values[:, :0], 0)
-            held = self.rows[index][1][layer]
-            return Piece(held.keys[:, : count - held.base], held.values[:, : count - held.base], held.base)
+                return Piece([x[:, :0] for x in sample[layer].tensors], 0)
+            return self.rows[index][1][layer].first(count)
 
         layers = (
             None if sample[i] is None else (window, [piece(i, b, n) for b, n in zip(indices, known, strict=True)])

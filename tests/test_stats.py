@@ -161,15 +161,12 @@ def test_rows_of_a_batch_are_counted_apart_and_dead_rows_not_at_all(target):
 def test_draft_mask_agrees_with_each_rows_trace(target):
     batch = prompts([3, 6, 5])
     texts = texts_of(target, batch)
-    ends = [14, 9, 11]  # rows end at different lengths, inside blocks
+    lengths = [11, 3, 6]  # rows end at different lengths, inside blocks
 
     def enough(ids, scores):
-        return torch.tensor(
-            [ids.shape[1] >= ends[[text[: ids.shape[1]] == ids[0].tolist() for text in texts].index(True)]]
-        )
+        return torch.tensor([ids.shape[1] - 6 >= length for length in lengths])
 
     out = run(target, Scripted(texts, [(1, 4), (2,), (0, 3)]), batch, stopping_criteria=[enough], max_new_tokens=30)
-    lengths = [end - length for end, length in zip(ends, [3, 6, 5], strict=True)]
     assert [row.emitted for row in out.spec_stats.rows] == lengths
     for mask, row, length in zip(out.draft_mask.tolist(), out.spec_stats.rows, lengths, strict=True):
         told = [taken for _, accepted in row.trace for taken in [True] * accepted + [False]]
@@ -308,9 +305,7 @@ def test_a_k_beyond_the_end_of_the_text_costs_no_cache(target, twin, monkeypatch
     from hf_specgen.cache import reader, stock
 
     rooms, real = [], stock.adopt
-    monkeypatch.setattr(
-        reader, "adopt", lambda cache, pads, room: rooms.append(room) or real(cache, pads, min(room, 99))
-    )
+    monkeypatch.setattr(reader, "adopt", lambda filled, room: rooms.append(room) or real(filled, min(room, 99)))
     stats = run(target, twin, prompts([5]), num_assistant_tokens=10**9).spec_stats
     assert stats.rows[0].trace[1][0] == NEW - 2
     assert max(rooms) <= 512

@@ -8,6 +8,7 @@ import threading
 
 import torch
 
+from .. import compat
 from .ragged import RaggedCache
 from .stock import Layout
 
@@ -33,20 +34,64 @@ KNOWN = frozenset(
         "opt",
     ]
 )
-_verdicts: dict[tuple, bool] = {}
+_verdicts: dict[tuple, object] = {}
 _lock = threading.Lock()
+
+
+def _once(question, model, ask):
+    """The answer to a question about a model, asked once per class and configuration."""
+    # One class can hold several position schemes (Falcon: rotary or ALiBi), told apart by its config alone.
+    config = compat.text_config(model)
+    key = (question, type(model), config._attn_implementation, config.to_json_string(use_diff=False))
+    with _lock:
+        if key not in _verdicts:
+            _verdicts[key] = ask()
+        return _verdicts[key]
 
 
 def understands_ragged_masks(reader) -> bool:
     """Whether rows at different positions may share a forward of this reader's model."""
-    if reader.config.model_type in KNOWN:
+    if reader.model.config.model_type in KNOWN:
         return True
-    # One class can hold several position schemes (Falcon: rotary or ALiBi), told apart by its config alone.
-    key = (type(reader.model), reader.config._attn_implementation, reader.config.to_json_string(use_diff=False))
-    with _lock:
-        if key not in _verdicts:
-            _verdicts[key] = _agrees(reader)
-        return _verdicts[key]
+    return _once("ragged", reader.model, lambda: _agrees(reader))
+
+
+def cannot_read_blocks(model) -> str | None:
+    """Why several tokens in one forward would not give what one at a time gives; None if they do.
+
+    Asked on the model's own cache: recurrent layers that start anew for every block, attention that looks ahead inside
+    one, forwards that refuse one.
+    """
+    if model.config.model_type in KNOWN or model.config.is_encoder_decoder:
+        return None
+    return _once("blocks", model, lambda: _block_fault(model))
+
+
+@torch.no_grad()
+def _block_fault(model) -> str | None:
+    from .reader import device_of, read_prompt
+
+    config = compat.text_config(model)
+    head = 6 + min(getattr(config, "sliding_window", None) or 0, 32)
+    text = [(7 * i) % max(1, min(config.vocab_size, 997) - 1) + 1 for i in range(head + 6)]
+    ids = torch.tensor([text], device=device_of(model, torch.device("cpu")))
+
+    def read(widths: list[int]) -> torch.Tensor:
+        logits, cache = read_prompt(model, ids[:, :head], None)
+        found, start = [logits], head
+        for width in widths:
+            logits, cache = read_prompt(model, ids[:, start : start + width], None, width, cache=cache, start=start)
+            found.append(logits)
+            start += width
+        return torch.cat(found, dim=1).float()
+
+    try:
+        alone, blocks = read([1] * 6), read([3, 3])
+    except Exception as error:
+        return f"its forward raises {type(error).__name__} ({error})"
+    tolerance = 1e-3 if model.dtype == torch.float32 else 0.15
+    gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
+    return None if gap < tolerance else f"its logits are {gap:.2g} standard deviations off those of single tokens"
 
 
 @torch.no_grad()

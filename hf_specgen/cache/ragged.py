@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from transformers.cache_utils import Cache
 
+from .states import RowStates
+
 MARGIN = 32  # positions behind a window that are kept, so that a rolled-back row still finds its past
 ROUND = 64  # capacities are multiples of this
 
@@ -36,11 +38,15 @@ class Plan:
 
 @dataclass
 class Piece:
-    """Keys and values of one row in one layer, `[heads, positions, head_dim]`; the first is that of position `base`."""
+    """What a layer holds of one row: keys and values `[heads, positions, head_dim]` (and an indexer's keys, with one
+    head); the first is that of position `base`."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    tensors: list[torch.Tensor]
     base: int
+
+    def first(self, positions: int) -> "Piece":
+        """The same up to position `positions`."""
+        return Piece([x[:, : max(0, positions - self.base)] for x in self.tensors], self.base)
 
 
 class Rolling:
@@ -56,51 +62,72 @@ class Rolling:
 
 
 class RaggedLayer:
-    """One layer's keys and values, `[rows, heads, capacity, head_dim]`; `part` is shared by layers of one window."""
+    """One layer's buffers, each `[rows, heads, capacity, head_dim]`: keys, values, and where attention is sparse an
+    indexer's keys. `part` is shared by layers of one window."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, part: Rolling):
-        self.keys, self.values, self.part = keys, values, part
+    is_initialized = True
+
+    def __init__(self, buffers: list[torch.Tensor], part: Rolling):
+        self.buffers, self.part = buffers, part
         self.is_sliding = part.window is not None
 
-    def update(self, cache: "RaggedCache", keys: torch.Tensor, values: torch.Tensor):
+    @property
+    def keys(self) -> torch.Tensor:
+        return self.buffers[0]
+
+    @property
+    def values(self) -> torch.Tensor:
+        return self.buffers[1]
+
+    def update(self, cache: "RaggedCache", *new: torch.Tensor, first: int = 0) -> list[torch.Tensor]:
+        """Write the current forward's keys and values (or, from buffer `first` on, what else is held), and return what
+        it attends to."""
         plan, bases = cache.current, self.part.bases
+        buffers = self.buffers[first : first + len(new)]
         n, end = len(plan.starts), plan.starts[0] + plan.width
         if plan.uniform and plan.rows is None and bases.count(bases[0]) == n:
-            low, first, high = (
-                self.part.visible_from(plan.starts[0]) - bases[0],
-                plan.starts[0] - bases[0],
-                end - bases[0],
-            )
-            self.keys[:n, :, first:high] = keys
-            self.values[:n, :, first:high] = values
-            return self.keys[:n, :, low:high], self.values[:n, :, low:high]
+            low = self.part.visible_from(plan.starts[0]) - bases[0]
+            start, high = plan.starts[0] - bases[0], end - bases[0]
+            for x, given in zip(buffers, new, strict=True):
+                x[:n, :, start:high] = given
+            return [x[:n, :, low:high] for x in buffers]
 
         device = self.keys.device
         rows = plan.on("rows", device, lambda: plan.rows if plan.rows is not None else torch.arange(n))
         slots = plan.on(f"slots{self.part.window}", device, lambda: cache.slots(self.part))
-        self.keys[rows[:, None], :, slots] = keys.transpose(1, 2)
-        self.values[rows[:, None], :, slots] = values.transpose(1, 2)
+        for x, given in zip(buffers, new, strict=True):
+            x[rows[:, None], :, slots] = given.transpose(1, 2)
         if not plan.uniform:
             stop = cache.visible_slots(self.part)
-            return self.keys[:n, :, :stop], self.values[:n, :, :stop]
+            return [x[:n, :, :stop] for x in buffers]
         # A group of equal length: its rows are gathered into what a plain cache would hold.
         low = self.part.visible_from(plan.starts[0])
         seen = plan.on(f"seen{self.part.window}", device, lambda: cache.gather_slots(self.part, low, end))
-        return self.keys[rows[:, None], :, seen].transpose(1, 2), self.values[rows[:, None], :, seen].transpose(1, 2)
-
-    def buffers(self):
-        return self.keys, self.values
+        return [x[rows[:, None], :, seen].transpose(1, 2) for x in buffers]
 
 
 class RaggedCache(Cache):
-    """Drop-in for `DynamicCache` inside one forward. `lengths[b]` = positions of row b that hold its text."""
+    """Drop-in for `DynamicCache` inside one forward. `lengths[b]` = positions of row b that hold its text.
 
-    def __init__(self, layers: list[RaggedLayer | None], lengths: list[int]):
-        self.layers = layers
+    Args:
+        kv: per layer its keys and values, or None.
+        states: of the layers that keep a state instead, or beside (recurrent, convolutional); None: there are none.
+        others: stock layers that hold nothing, by index: models look at them.
+    """
+
+    def __init__(
+        self,
+        kv: list[RaggedLayer | None],
+        lengths: list[int],
+        states: RowStates | None = None,
+        others: dict[int, object] | None = None,
+    ):
+        self.kv, self.states = kv, states
+        self.layers = [(others or {}).get(i, layer) for i, layer in enumerate(kv)]  # what a model may look at
         self.lengths = lengths
         self.offloading = False
         self.layer_class_to_replicate = None
-        self.parts = list({id(layer.part): layer.part for layer in layers if layer is not None}.values())
+        self.parts = list({id(layer.part): layer.part for layer in kv if layer is not None}.values())
         self.margin = MARGIN
         self.current: Plan | None = None
 
@@ -110,7 +137,7 @@ class RaggedCache(Cache):
 
     @classmethod
     def assemble(
-        cls, layers: Iterable[tuple[int | None, list[Piece]] | None], lengths: list[int], room: int
+        cls, layers: Iterable[tuple[int | None, list[Piece]] | None], lengths: list[int], room: int, **more
     ) -> "RaggedCache":
         """Copy rows from elsewhere into new buffers, layer by layer (so that a generator can free what was read).
 
@@ -119,6 +146,7 @@ class RaggedCache(Cache):
                 keys and values of its own.
             lengths: positions per row.
             room: positions to make room for beyond them.
+            more: `states` and `others`.
         """
         parts: dict[int | None, Rolling] = {}
         built: list[RaggedLayer | None] = []
@@ -131,32 +159,31 @@ class RaggedCache(Cache):
             capacity = max(lengths) + room
             if window is not None:
                 capacity = min(capacity, window + max(window // 4, 2 * MARGIN))
-                capacity = max(capacity, max(piece.keys.shape[1] for piece in pieces) + MARGIN)
+                capacity = max(capacity, max(piece.tensors[0].shape[1] for piece in pieces) + MARGIN)
             buffers = []
-            for name in ("keys", "values"):
-                rows = [getattr(piece, name) for piece in pieces]
+            for rows in zip(*(piece.tensors for piece in pieces), strict=True):
                 buffer = rows[0].new_zeros(len(rows), rows[0].shape[0], _rounded(capacity), rows[0].shape[2])
                 for b, row in enumerate(rows):
                     buffer[b, :, : row.shape[1]] = row
                 buffers.append(buffer)
-            built.append(RaggedLayer(*buffers, part))
-        return cls(built, lengths)
+            built.append(RaggedLayer(buffers, part))
+        return cls(built, lengths, **more)
 
     def pieces(self, row: int, length: int) -> list[Piece | None]:
         """A copy of what a row holds of its first `length` positions, per layer."""
         found = []
-        for layer in self.layers:
+        for layer in self.kv:
             if layer is None:
                 found.append(None)
                 continue
             base = layer.part.bases[row]
-            found.append(Piece(*(x[row, :, : length - base].clone() for x in layer.buffers()), base))
+            found.append(Piece([x[row, :, : length - base].clone() for x in layer.buffers], base))
         return found
 
     @property
     def windows(self) -> list[int | None]:
         """Per layer: how far it looks back (None: over everything; also for layers that hold nothing)."""
-        return [None if layer is None else layer.part.window for layer in self.layers]
+        return [None if layer is None else layer.part.window for layer in self.kv]
 
     # ---- what a forward needs -------------------------------------------------------------------------------------
     def plan(self, width: int, rows: list[int] | None = None) -> Plan:
@@ -166,10 +193,24 @@ class RaggedCache(Cache):
         self._make_room(width)
         uniform = starts.count(starts[0]) == len(starts)
         self.current = Plan(None if rows is None else torch.tensor(rows), starts, width, uniform)
+        if self.states is not None:
+            for i, layer in self.states.load(list(chosen)).items():
+                self.layers[i] = layer
         return self.current
 
+    def finish(self) -> None:
+        """The planned forward has run: keep the states it has led to."""
+        if self.states is not None:
+            plan = self.current
+            rows = range(len(plan.starts)) if plan.rows is None else plan.rows.tolist()
+            self.states.save(list(rows), self.layers, [start + plan.width for start in plan.starts])
+
     def update(self, key_states, value_states, layer_idx: int, *args, **kwargs):
-        return self.layers[layer_idx].update(self, key_states, value_states)
+        return tuple(self.kv[layer_idx].update(self, key_states, value_states))
+
+    def update_indexer(self, indexer_key_states, layer_idx: int):
+        (keys,) = self.kv[layer_idx].update(self, indexer_key_states[:, None], first=2)
+        return keys[:, 0]
 
     def _chosen_bases(self, part: Rolling) -> torch.Tensor:
         rows = self.current.rows
@@ -202,8 +243,8 @@ class RaggedCache(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         start = self.get_seq_length()
-        layer = self.layers[layer_idx] or next(x for x in self.layers if x is not None)
-        low = layer.part.visible_from(start)
+        layer = self.kv[layer_idx] or next((x for x in self.kv if x is not None), None)
+        low = layer.part.visible_from(start) if layer is not None else 0
         return start + query_length - low, low
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -214,15 +255,17 @@ class RaggedCache(Cache):
 
     @property
     def is_sliding(self) -> list[bool]:
-        return [layer is not None and layer.is_sliding for layer in self.layers]
+        return [layer is not None and layer.is_sliding for layer in self.kv]
 
     @property
     def is_linear(self) -> list[bool]:
-        return [False] * len(self.layers)
+        states = self.states.layers if self.states is not None else ()
+        return [layer is None and i in states for i, layer in enumerate(self.kv)]
 
     @property
     def is_dummy(self) -> list[bool]:
-        return [layer is None for layer in self.layers]
+        states = self.states.layers if self.states is not None else ()
+        return [layer is None and i not in states for i, layer in enumerate(self.kv)]
 
     @property
     def batch_size(self) -> int:
@@ -232,7 +275,7 @@ class RaggedCache(Cache):
     def _make_room(self, width: int) -> None:
         """Grow, or roll, so that every row can take `width` more positions."""
         for part in self.parts:
-            layers = [layer for layer in self.layers if layer is not None and layer.part is part]
+            layers = [layer for layer in self.kv if layer is not None and layer.part is part]
             capacity = layers[0].keys.shape[2]
             needed = max(length - base for length, base in zip(self.lengths, part.bases, strict=True)) + width
             if needed <= capacity:
@@ -246,29 +289,29 @@ class RaggedCache(Cache):
                 needed = keep + width
             if needed > capacity:  # geometric growth: copies cost a constant per token
                 for layer in layers:
-                    layer.keys, layer.values = (
-                        _grown(x, _rounded(max(needed, capacity * 5 // 4))) for x in layer.buffers()
-                    )
+                    layer.buffers = [_grown(x, _rounded(max(needed, capacity * 5 // 4))) for x in layer.buffers]
 
     def drop(self, row: int) -> None:
         """A row leaves: the last one takes its place."""
         last = len(self.lengths) - 1
         if row != last:
-            for layer in self.layers:
+            for layer in self.kv:
                 if layer is not None:
                     used = self.lengths[last] - layer.part.bases[last]
-                    for x in layer.buffers():
+                    for x in layer.buffers:
                         x[row, :, :used] = x[last, :, :used]
         for values in (self.lengths, *(part.bases for part in self.parts)):
             values[row] = values[last]
             values.pop()
+        if self.states is not None:
+            self.states.drop(row)
 
 
 def _roll(layer: RaggedLayer, shifts: list[int], lengths: list[int], bases: list[int]) -> None:
     for b, shift in enumerate(shifts):
         if shift:
             used = lengths[b] - bases[b]
-            for x in layer.buffers():
+            for x in layer.buffers:
                 x[b, :, : used - shift] = x[b, :, shift:used].clone()
 
 

@@ -29,10 +29,18 @@ def new_cache(model, cross: bool = False):
     return EncoderDecoderCache(own, DynamicCache()) if cross else own
 
 
-def read_prompt(model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1, **beside):
-    """Prefill of a draft: `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache."""
+def read_prompt(
+    model, ids: torch.Tensor, mask: torch.Tensor | None, keep_logits: int = 1, cache=None, start: int = 0, **beside
+):
+    """Read `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache.
+
+    `cache`: to go on from, with the position it ends at, `start`. `beside`: what the model gets beside the text.
+    """
     known = compat.forward_parameters(type(model))
-    cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
+    if cache is None:
+        cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
+    elif "position_ids" in known:
+        beside["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
     if mask is not None:
         inputs["attention_mask"] = mask
@@ -119,19 +127,19 @@ class Reader:
         """
         lengths = self.lengths
         self.collected = [[] for _ in counts]
-        if lengths.count(lengths[0]) == len(lengths) or self.ragged_together:
-            logits = self._forward(ids, counts, None, keep)
-        else:
-            logits = self._in_groups(ids, counts, keep)
+        together = lengths.count(lengths[0]) == len(lengths) or self.ragged_together
+        if self.cache.states is not None:  # padding would be read into the states
+            together = len({*zip(lengths, counts, strict=True)}) == 1 and counts[0] == ids.shape[1]
+        logits = self._forward(ids, counts, None, keep) if together else self._in_groups(ids, counts, keep)
         self.cache.lengths[:] = [length + count for length, count in zip(lengths, counts, strict=True)]
         return logits if keep is None else logits[:, -keep:]
 
     def _in_groups(self, ids: torch.Tensor, counts: list[int], keep: int | None) -> torch.Tensor:
-        """One forward per distinct length: exact for every architecture."""
-        groups: dict[int, list[int]] = {}
+        """One forward per distinct length (and number of tokens, if those go into a state): exact everywhere."""
+        groups: dict[tuple, list[int]] = {}
         for b, length in enumerate(self.lengths):
             if counts[b]:
-                groups.setdefault(length, []).append(b)
+                groups.setdefault((length, counts[b] if self.cache.states is not None else 0), []).append(b)
         logits = None
         for rows in groups.values():
             width = max(counts[b] for b in rows)  # no further: models without position_ids have no place for padding
@@ -164,6 +172,7 @@ class Reader:
         self.forwards += 1
         with attention.folding():
             outputs = self.model(**inputs, return_dict=True)
+        self.cache.finish()
         for i, b in enumerate(range(len(counts)) if rows is None else rows):
             if self.collect:
                 self.collected[b] = [self._slot(outputs, i, t) for t in range(counts[i])]
@@ -191,13 +200,15 @@ class Reader:
 
     def _seen(self, layer: int, i: int, position: int) -> slice:
         """Which of the keys that row `i` was shown in a layer a plain step at `position` would have been shown."""
-        part = self.cache.layers[layer].part
+        part = self.cache.kv[layer].part
         first = self.cache.first_key(part, i)
         return slice(part.visible_from(position) - first, position + 1 - first)
 
     def roll_back(self, row: int, length: int) -> None:
-        """Forget what row `row` has read beyond `length` positions."""
-        self.cache.lengths[row] = length
+        """Forget what row `row` has read beyond `length` positions: or, where states cannot go back by a number, beyond
+        the last position before it that they were kept at. `lengths` says where it is now."""
+        states = self.cache.states
+        self.cache.lengths[row] = length if states is None else states.roll_back(row, length)
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)

@@ -6,11 +6,23 @@ Stock caches hold one column per column of the padded input; ours hold one slot 
 from collections.abc import Iterator
 
 import torch
+from transformers import cache_utils
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from ..compat import DUMMY_LAYERS
 from ..errors import SpecUnsupportedError
 from .ragged import Piece, RaggedCache
+from .states import RowStates, keeps_state, state_of, with_states
+
+KNOWN_LAYERS = (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    cache_utils.DynamicIndexedLayer,
+    cache_utils.LinearAttentionLayer,
+    cache_utils.LinearAttentionAndFullAttentionLayer,
+    cache_utils.LinearAttentionAndSlidingWindowAttentionLayer,
+    *DUMMY_LAYERS,
+)
 
 
 class Layout:
@@ -60,12 +72,23 @@ def refuse_unknown_layers(cache: Cache, whose: str) -> None:
             "Leave out cache_implementation= and the cache argument, or decode without spec_strategy."
         )
     for index, layer in enumerate(cache.layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *DUMMY_LAYERS):
+        if type(layer) not in KNOWN_LAYERS:
             raise SpecUnsupportedError(
-                f"Layer {index} of the {whose}'s cache is a {type(layer).__name__}, whose state cannot be rolled "
-                "back to an earlier token (recurrent, hybrid or compressed attention). Decode without spec_strategy, "
-                'or pass spec_fallback="plain".'
+                f"Layer {index} of the {whose}'s cache is a {type(layer).__name__}, which cannot be rolled back to an "
+                "earlier token here (compressed, quantized or static). Decode without spec_strategy, or pass "
+                'spec_fallback="plain".'
             )
+
+
+def holds_kv(layer) -> bool:
+    """Whether a filled stock layer has keys and values (dummies, states and layers that were skipped have none)."""
+    return getattr(layer, "keys", None) is not None
+
+
+def columns_held(cache: Cache) -> int:
+    """How many columns a stock cache has read; 0 too where it holds states alone, which do not say."""
+    own = own_part(cache)
+    return own.get_seq_length() if any(map(holds_kv, own.layers)) else 0
 
 
 def own_part(cache: Cache) -> DynamicCache:
@@ -90,7 +113,7 @@ def adopt(filled: list[tuple[DynamicCache, Layout, list[int]]], room: int) -> Ra
 
     def layers() -> Iterator:
         for olds in zip(*(cache.layers for cache, _, _ in filled), strict=True):
-            if isinstance(olds[0], DUMMY_LAYERS):  # reads another layer's keys and values
+            if not holds_kv(olds[0]):
                 yield None
                 continue
             yield window_of(olds[0]), [_piece(olds[source], filled[source][1], place) for source, place in order]
@@ -98,7 +121,14 @@ def adopt(filled: list[tuple[DynamicCache, Layout, list[int]]], room: int) -> Ra
                 old.keys = old.values = None
 
     lengths = [filled[source][1].lengths[place] for source, place in order]
-    return RaggedCache.assemble(layers(), lengths, room)
+    sample = filled[0][0].layers
+    stateful = {i: layer for i, layer in enumerate(sample) if keeps_state(layer)}
+    states = None
+    if stateful:
+        rows = [{i: state_of(filled[source][0].layers[i], place) for i in stateful} for source, place in order]
+        states = RowStates(stateful, rows, lengths)
+    others = {i: layer for i, layer in enumerate(sample) if not holds_kv(layer) and i not in stateful}
+    return RaggedCache.assemble(layers(), lengths, room, states=states, others=others)
 
 
 def _piece(layer, layout: Layout, row: int) -> Piece:
@@ -106,12 +136,27 @@ def _piece(layer, layout: Layout, row: int) -> Piece:
     base = layout.from_column(row, first)
     where = layout.columns_of(row, base, layout.lengths[row])
     where = slice(where.start - first, None) if isinstance(where, slice) else where - first
-    return Piece(layer.keys[row, :, where], layer.values[row, :, where], base)
+    tensors = [layer.keys[row, :, where], layer.values[row, :, where]]
+    if getattr(layer, "indexer_keys", None) is not None:
+        tensors.append(layer.indexer_keys[row, where][None])
+    return Piece(tensors, base)
 
 
 def snapshot(cache: DynamicCache) -> list[dict]:
-    """What `restore` needs: the layers' attributes (a stock update replaces tensors, it never writes into them)."""
-    return [dict(layer.__dict__) for layer in cache.layers]
+    """What `restore` needs: the layers' attributes. A stock update replaces keys and values, but it writes into states:
+    those are copied."""
+    saved = []
+    for layer in cache.layers:
+        attributes = dict(layer.__dict__)
+        if keeps_state(layer):
+            attributes = {
+                name: {k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in value.items()}
+                if isinstance(value, dict)
+                else value
+                for name, value in attributes.items()
+            }
+        saved.append(attributes)
+    return saved
 
 
 def restore(cache: DynamicCache, saved: list[dict]) -> None:
@@ -128,36 +173,46 @@ class Export:
         self.cache = cache
         self.layout = layout
         self.rows: dict[int, tuple[list[Piece | None], int]] = {}
+        self.states: RowStates | None = None
+        self.ends: dict[int, dict] = {}
 
     def take(self, ragged: RaggedCache, row: int, index: int, length: int) -> None:
         """Keep row `row` of `ragged`, `length` positions long, as row `index` of the result."""
         self.rows[index] = (ragged.pieces(row, length), length)
+        if ragged.states is not None:
+            self.states = ragged.states
+            self.ends[index] = ragged.states.kept[row][-1][1]
 
     def write(self, new: int) -> DynamicCache:
         """Fill the stock cache, `new` columns beyond the prompt. Columns after a finished row's end hold zeros."""
         columns = self.layout.columns + new
         for i, layer in enumerate(self.cache.layers):
-            if isinstance(layer, DUMMY_LAYERS):
-                continue
-            window = window_of(layer)
-            first = 0 if window is None else max(0, columns - window + 1)
-            sample = self.rows[0][0][i]
-            for name in ("keys", "values"):
-                x = getattr(sample, name)
-                full = x.new_zeros(len(self.rows), x.shape[0], columns - first, x.shape[2])
-                for index, (pieces, length) in self.rows.items():
-                    low = max(pieces[i].base, self.layout.from_column(index, first))  # the first that both hold
-                    if low < length:
-                        where = self.layout.columns_of(index, low, length)
-                        where = (
-                            slice(where.start - first, where.stop - first)
-                            if isinstance(where, slice)
-                            else where - first
-                        )
-                        full[index, :, where] = getattr(pieces[i], name)[:, low - pieces[i].base :]
-                setattr(layer, name, full)
-            if window is not None:
-                layer.cumulative_length = columns
-            if not layer.is_initialized:
-                layer.device, layer.dtype, layer.is_initialized = full.device, full.dtype, True
+            if self.states is not None and i in self.states.layers:
+                states = [self.ends[index][i] for index in range(len(self.ends))]
+                layer.__dict__.update(with_states(self.states.layers[i], states).__dict__)
+            if self.rows[0][0][i] is not None:
+                self._write_kv(i, layer, columns)
         return self.cache
+
+    def _write_kv(self, i: int, layer, columns: int) -> None:
+        window = window_of(layer)
+        first = 0 if window is None else max(0, columns - window + 1)
+        filled = []
+        for number, sample in enumerate(self.rows[0][0][i].tensors):
+            full = sample.new_zeros(len(self.rows), sample.shape[0], columns - first, sample.shape[2])
+            for index, (pieces, length) in self.rows.items():
+                low = max(pieces[i].base, self.layout.from_column(index, first))  # the first that both hold
+                if low < length:
+                    at = self.layout.columns_of(index, low, length)
+                    at = slice(at.start - first, at.stop - first) if isinstance(at, slice) else at - first
+                    full[index, :, at] = pieces[i].tensors[number][:, low - pieces[i].base :]
+            filled.append(full)
+        layer.keys, layer.values, *index_keys = filled
+        if window is not None:
+            layer.cumulative_length = columns
+        if not layer.is_initialized:
+            layer.device, layer.dtype, layer.is_initialized = layer.keys.device, layer.keys.dtype, True
+        if index_keys:
+            layer.indexer_keys = index_keys[0][:, 0]
+            layer.indexer_dtype, layer.indexer_device = layer.indexer_keys.dtype, layer.indexer_keys.device
+            layer.is_indexer_initialized = True

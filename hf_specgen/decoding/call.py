@@ -1,6 +1,6 @@
 """From `generate()`'s prepared inputs to the loop, and from its rows to the result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers.generation.logits_process import PrefixConstrainedLogitsProcessor
@@ -10,10 +10,11 @@ from ..cache.reader import new_cache
 from ..cache.stock import Export, own_part, refuse_unknown_layers, restore, snapshot
 from ..config import SpecConfig
 from ..drafters import Drafter, ModelDrafter, Source
+from ..drafters.encoder import input_name
 from ..errors import SpecUnsupportedError
 from ..lengths import SCHEDULES
 from ..noise import row_seeds
-from ..processors import own_processors
+from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
@@ -40,6 +41,9 @@ class SpecRequest:
     logits_processor: Any = None
     prefix_allowed_tokens_fn: Any = None
     cache: Any = None  # handed in by the caller
+    within: bool = (
+        False  # a generate() of the model's class (Whisper's) calls the stock one, with processors of its own
+    )
     prompt_copies: int = 1  # rows per prompt, as the prefix constraint counts them
 
 
@@ -78,7 +82,15 @@ def decode(
         saved = snapshot(request.cache)
     source = None
     if (encoded := model_kwargs.get("encoder_outputs")) is not None:
-        source = Source(model.get_encoder(), inputs_tensor, model_kwargs.get("attention_mask"), encoded)
+        mask = model_kwargs.get("attention_mask")
+        source = Source(model.get_encoder(), input_name(model), inputs_tensor, mask, encoded)
+    if request.within:
+        request = replace(
+            request,
+            logits_processor=custom_processors(
+                model, request, logits_processor, config, prompt.ids.shape[1], inputs_tensor
+            ),
+        )
     rows = _rows(model, request, prompt, source, logits_processor, stopping_criteria, config)
     drafter: Drafter | None = make_drafter(input_ids.device, len(rows), source)
 
@@ -137,7 +149,8 @@ def decode(
     if model.config.is_encoder_decoder:
         result = type(result)(export.cache, read.target.beside.cross)
     widths = KeyWidths(prompt.layout.columns, read.target.cache.windows)
-    return as_dict(sequences, rows, stats, result, read.outputs, widths, model_kwargs.get("encoder_outputs"))
+    encoded = model_kwargs.get("encoder_outputs")
+    return as_dict(sequences, rows, stats, result, read.outputs, widths, encoded, extended=not request.within)
 
 
 def _rows(

@@ -6,13 +6,25 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from .. import compat
+from ..cache import probe
 from ..cache.reader import device_of, new_cache
-from ..cache.stock import own_part, refuse_unknown_layers, window_of
+from ..cache.states import keeps_state
+from ..cache.stock import columns_held, holds_kv, refuse_unknown_layers, window_of
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
 from .prompt import Prompt, later_inputs, mask_name
 
 PLAIN = 'Decode without spec_strategy, or pass spec_fallback="plain".'
+
+
+UNFIT = {
+    "xlm-prophetnet": "reads one token at a time once it has a cache",
+    "moshi": "reads a block of tokens with other windows than single tokens",
+    "prophetnet": "reads one token at a time once it has a cache",
+    "qwen4_exp": "keeps positions beside its cache, which cannot be rolled back",
+    "qwen4_exp_text": "keeps positions beside its cache, which cannot be rolled back",
+}
+"""Architectures that a probe cannot judge (or only with long texts), and what is in the way."""
 
 
 def _refuse(message: str, way_out: str = PLAIN):
@@ -47,10 +59,12 @@ def check_model(model, whose: str) -> None:
     name = type(model).__name__
     if not compat.takes_cache(type(model)) or not type(model)._supports_default_dynamic_cache():
         _refuse(f"The {whose} ({name}) has no KV cache that can be rolled back.")
-    if getattr(model, "_is_stateful", False):
-        _refuse(f"The {whose} ({name}) keeps a recurrent state, which cannot be rolled back.")
     config = compat.text_config(model)
+    if reason := UNFIT.get(config.model_type):
+        _refuse(f"The {whose} ({name}) {reason}.")
     refuse_unknown_layers(DynamicCache(config=config), whose)
+    if reason := probe.cannot_read_blocks(model):
+        _refuse(f"The {whose} ({name}) cannot check several tokens at once: {reason}.")
     if model.training:
         rates = [getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")]
         rates += [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
@@ -132,7 +146,7 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
     if mask is not None:
         columns = embeds.shape[1] if embeds is not None and decoder_only else input_ids.shape[1]
         cached = compat.pop_cache(dict(model_kwargs))
-        held = own_part(cached).get_seq_length() if cached is not None else 0
+        held = columns_held(cached) if cached is not None else 0
         if mask.dim() != 2 or len(mask) != len(input_ids) or mask.shape[1] not in (columns, held + columns):
             _refuse(
                 f"The attention mask has shape {tuple(mask.shape)}, input_ids {tuple(input_ids.shape)}"
@@ -146,7 +160,7 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
         runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
         holes = (runs > 1).nonzero()
         windows = any(window_of(layer) is not None for layer in new_cache(model).layers) if decoder_only else False
-        if len(holes) and (windows or compat.padding_shifts_positions(model)):
+        if len(holes) and (windows or compat.padding_counts(model)):
             _refuse(
                 f"Row {holes[0, 0].item()} of the attention mask has a hole, and {type(model).__name__} counts columns "
                 f"({'sliding windows' if windows else 'no position_ids'}), so that its answer depends on the hole.",
@@ -157,12 +171,17 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
 def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
     """A cache handed in must be of this model and batch, and hold a beginning of the text. One that holds all of it is
     shortened by its last column: the token after it is what the call has to find."""
-    held, columns, rows = cache.get_seq_length(), prompt.layout.columns, len(prompt.rows)
+    held, columns, rows = columns_held(cache), prompt.layout.columns, len(prompt.rows)
     layers = compat.text_config(model).num_hidden_layers
-    filled = [x.keys for x in cache.layers if getattr(x, "keys", None) is not None and x.keys.numel()]
+    filled = [x.keys for x in cache.layers if holds_kv(x) and x.keys.numel()]
     if len(cache.layers) > layers:
         _refuse(f"The cache has {len(cache.layers)} layers, the target {layers}.", "Pass a cache of this model.")
     if not filled:
+        if any(keeps_state(layer) and any(layer.has_previous_state.values()) for layer in cache.layers):
+            _refuse(
+                f"The cache of a {type(model).__name__} holds states alone, which do not say how much they have read.",
+                "Pass the whole text without a cache.",
+            )
         return
     if filled[0].shape[0] != rows:
         _refuse(
@@ -179,7 +198,7 @@ def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
         )
     if not prompt.ids.shape[1] and held:
         _refuse("inputs_embeds with a filled cache and no input_ids.", "Pass input_ids as well, or an empty cache.")
-    if compat.padding_shifts_positions(model) and any(prompt.layout.pads):
+    if compat.padding_counts(model) and any(prompt.layout.pads):
         _refuse(
             f"{type(model).__name__} takes no position_ids, so that a padded batch cannot go on from a cache.",
             "Pass one row at a time.",
@@ -191,7 +210,12 @@ def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
                     "The cache has read the whole text, and its sliding layers cannot give the last token back.",
                     "Pass a cache of the text without its last token.",
                 )
-            if getattr(layer, "keys", None) is not None:
+            if keeps_state(layer):
+                _refuse(
+                    "The cache has read the whole text, and its states cannot give the last token back.",
+                    "Pass a cache of the text without its last token.",
+                )
+            if holds_kv(layer):
                 layer.keys, layer.values = layer.keys[:, :, :-1], layer.values[:, :, :-1]
 
 
@@ -208,6 +232,8 @@ def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, ca
         extra.append("inputs_embeds")
     if extra:
         _refuse(f"spec_session with {extra}: a session compares token ids, and these change what they mean.", way)
+    if compat.keeps_state(model):
+        _refuse(f"spec_session with a {type(model).__name__}: its states cannot go back to where two texts part.", way)
     if prompt.shifts is not None:
         _refuse("spec_session with position_ids of the caller's own.", way)
     if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):

@@ -39,7 +39,14 @@ def sequences_of(input_ids: torch.Tensor, rows: list[Row], pad: int) -> torch.Te
 
 
 def as_dict(
-    sequences: torch.Tensor, rows: list[Row], stats: SpecStats, cache, kept: dict, widths: "KeyWidths", encoder
+    sequences: torch.Tensor,
+    rows: list[Row],
+    stats: SpecStats,
+    cache,
+    kept: dict,
+    widths: "KeyWidths",
+    encoder,
+    extended: bool,
 ) -> SpecGenerateOutput | SpecGenerateEncoderDecoderOutput:
     """The result of a call with `return_dict_in_generate`.
 
@@ -47,6 +54,7 @@ def as_dict(
         kept: hidden states and attentions of the prefill, per name a tuple over layers.
         widths: how many keys a step's attentions show.
         encoder: the encoder's outputs, or None for a decoder-only model.
+        extended: False leaves out what speculation adds, for callers that take the output apart (Whisper's generate).
     """
     steps = max(len(row.new_tokens) for row in rows)
     mask = [row.from_draft + [False] * (steps - len(row.from_draft)) for row in rows]
@@ -57,12 +65,13 @@ def as_dict(
             for name in ("hidden_states", "attentions")
             if f"decoder_{name}" in kept
         }
-    return (SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput)(
+    kind = SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput
+    if extended:
+        found |= {"spec_stats": stats, "draft_mask": torch.tensor(mask, device=sequences.device)}
+    return (kind if extended else kind.__base__)(
         sequences=sequences,
         scores=_by_step([row.scores for row in rows], steps),
         logits=_by_step([row.logits for row in rows], steps),
-        spec_stats=stats,
-        draft_mask=torch.tensor(mask, device=sequences.device),
         **found,
         **{compat.CACHE_NAME: cache},
     )

@@ -8,7 +8,7 @@ from transformers.utils import ModelOutput
 from .. import compat
 from ..cache.beside import Beside, merged_cross
 from ..cache.reader import Reader, device_of, groups_of, new_cache
-from ..cache.stock import Layout
+from ..cache.stock import Layout, columns_held
 from ..errors import SpecUnsupportedError
 from ..session import Kept, catch_up, resume
 from .prompt import PER_COLUMN, Prompt, later_inputs, mask_name
@@ -46,7 +46,7 @@ def resumed(kept: Kept, prompt: Prompt, room: int) -> Prefill:
 def prefill(model, prompt: Prompt, config, model_kwargs: dict, room: int) -> Prefill:
     """Read the prompts. Rows of other lengths go apart where padding would shift a model's positions."""
     home, rows = prompt.ids.device, len(prompt.rows)
-    alone = compat.padding_shifts_positions(model) and any(prompt.layout.pads)
+    alone = compat.padding_counts(model) and any(prompt.layout.pads)
     groups = groups_of(prompt.layout.lengths) if alone else [list(range(rows))]
     filled, logits, outputs, cross = [], [None] * rows, [], []
     for group in groups:
@@ -82,7 +82,7 @@ def _forward(model, ids, config, kwargs) -> ModelOutput:
     try:
         return model._prefill(ids, config, kwargs)
     except RuntimeError as error:
-        if given is None or isinstance(error, torch.OutOfMemoryError) or not given.get_seq_length():
+        if given is None or isinstance(error, torch.OutOfMemoryError) or not columns_held(given):
             raise
         raise SpecUnsupportedError(
             f"The target could not go on from the cache that was handed in ({error}). "

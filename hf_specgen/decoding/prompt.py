@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import compat
-from ..cache.stock import Layout, own_part
+from ..cache.stock import Layout, columns_held
 from ..errors import SpecUnsupportedError
 
 PER_COLUMN = ("inputs_embeds", "token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -57,7 +57,7 @@ def prompt_of_call(model, ids: torch.Tensor, config, model_kwargs: dict) -> Prom
         total = mask.shape[1]
     elif embeds is not None and not ids.shape[1] and not model.config.is_encoder_decoder:
         total = embeds.shape[1]
-    elif cache is not None and own_part(cache).get_seq_length():
+    elif cache is not None and columns_held(cache):
         total = max(total, getattr(config, "_mask_length", 0))
     layout = Layout(mask, len(ids), total)
     before = total - ids.shape[1]  # columns without ids

@@ -28,6 +28,14 @@ class Stream:
                 "hf_specgen.RowStreamers(lambda row: TextStreamer(tokenizer)), or a streamer with put_row(row, ids)."
             )
 
+        if hasattr(self.streamer, "check_rows"):
+            self.streamer.check_rows(rows)
+
+    @property
+    def for_plain(self):
+        """The streamer as plain decoding wants it."""
+        return ByRow(self.streamer) if self.by_row and not hasattr(self.streamer, "put") else self.streamer
+
     def prompts(self, ids: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
         """`ids`: int64 `[rows, columns]` as the call has them; `rows`: each without its padding."""
         if self.by_row:
@@ -53,7 +61,7 @@ class Stream:
 
 
 class RowStreamers(BaseStreamer):
-    """One transformers streamer per row: text, iterator or async.
+    """One transformers streamer per row: text, iterator or async. Serves call after call, as they do.
 
     Args:
         streamers: a list with one streamer per row, or a function from the row's index to its streamer, called when
@@ -62,27 +70,53 @@ class RowStreamers(BaseStreamer):
 
     def __init__(self, streamers: Sequence[BaseStreamer] | Callable[[int], BaseStreamer]):
         self.make = streamers if callable(streamers) else None
-        self.streamers: dict[int, BaseStreamer] = {} if self.make else dict(enumerate(streamers))
-        self.open = set(self.streamers)
+        self.given = {} if self.make else dict(enumerate(streamers))
+        self.open = dict(self.given)
+
+    def check_rows(self, rows: int) -> None:
+        """Raise a ValueError if there are too few streamers."""
+        if self.make is None and rows > len(self.given):
+            raise ValueError(
+                f"This call has {rows} rows, but {len(self.given)} were given streamers. Give one per row."
+            )
 
     def put_row(self, row: int, ids: torch.Tensor) -> None:
-        if row not in self.streamers:
-            if self.make is None:
-                raise ValueError(f"Row {row} has no streamer: {len(self.streamers)} were given. Give one per row.")
-            self.streamers[row] = self.make(row)
-            self.open.add(row)
-        self.streamers[row].put(ids)
+        if row not in self.open:
+            self.open[row] = self.make(row) if self.make else self.given[row]
+        self.open[row].put(ids)
 
     def end_row(self, row: int) -> None:
         if row in self.open:
-            self.open.discard(row)
-            self.streamers[row].end()
+            self.open.pop(row).end()
 
     def put(self, value: torch.Tensor) -> None:
         """What plain decoding gives: prompts `[rows, columns]`, then one token per row `[rows]`."""
+        self.check_rows(len(value))
         for row, ids in enumerate(value):
             self.put_row(row, ids.reshape(-1))
 
     def end(self) -> None:
+        """End every row, also if the streamer of one raises (the first exception is raised again)."""
+        raised = None
         for row in sorted(self.open):
-            self.end_row(row)
+            try:
+                self.end_row(row)
+            except Exception as error:
+                raised = raised or error
+        self.open = dict(self.given)
+        if raised is not None:
+            raise raised
+
+
+class ByRow(BaseStreamer):
+    """Hands plain decoding's tokens to a streamer that knows rows only."""
+
+    def __init__(self, streamer):
+        self.streamer = streamer
+
+    def put(self, value: torch.Tensor) -> None:
+        for row, ids in enumerate(value):
+            self.streamer.put_row(row, ids.reshape(-1))
+
+    def end(self) -> None:
+        self.streamer.end()

@@ -8,6 +8,9 @@ import torch
 from .. import compat
 from ..errors import SpecUnsupportedError
 
+CROSS_ATTENTION = {"encoder_attn", "crossattention", "cross_attn"}
+"""What transformers calls the modules that attend to an encoder's outputs."""
+
 
 @dataclass
 class Source:
@@ -15,12 +18,14 @@ class Source:
 
     Attributes:
         encoder: the target's.
+        input_name: the argument under which it takes its input.
         inputs: ids `[batch, length]` or features; the batch without `num_return_sequences`.
         mask: of `inputs`, `[rows, length]`, or None.
         outputs: of the encoder, `[rows, …]`.
     """
 
     encoder: torch.nn.Module
+    input_name: str
     inputs: torch.Tensor
     mask: torch.Tensor | None
     outputs: object
@@ -37,7 +42,14 @@ class Source:
 def takes_encoder_outputs(model) -> bool:
     """Whether a decoder-only model attends to an encoder's outputs (Whisper's or BART's decoder alone)."""
     known = compat.forward_parameters(type(model))
-    return not model.config.is_encoder_decoder and bool({"encoder_outputs", "encoder_hidden_states"} & known)
+    if model.config.is_encoder_decoder or not {"encoder_outputs", "encoder_hidden_states"} & known:
+        return False  # many classes take them but attend to them only if they were built to
+    return any(name.rsplit(".", 1)[-1] in CROSS_ATTENTION for name, _ in model.named_modules())
+
+
+def input_name(model) -> str:
+    """The argument under which a model's encoder takes its input."""
+    return getattr(model.get_encoder(), "main_input_name", model.main_input_name)
 
 
 def check_encoder(draft, source: Source | None) -> None:
@@ -64,10 +76,17 @@ def check_encoder(draft, source: Source | None) -> None:
             f"The draft {name} reads {bins} mel bins, the input has {source.inputs.shape[1]}. "
             "Use a draft with the target's feature size (num_mel_bins)."
         )
-    if draft.get_encoder().main_input_name != source.encoder.main_input_name:
+    if input_name(draft) != source.input_name:
         raise SpecUnsupportedError(
-            f"The draft's encoder reads {draft.get_encoder().main_input_name}, the target's "
-            f"{source.encoder.main_input_name}. Use a draft for the same kind of input."
+            f"The draft's encoder reads {input_name(draft)}, the target's {source.input_name}. "
+            "Use a draft for the same kind of input."
+        )
+    embedded = source.inputs.is_floating_point()
+    if input_name(draft) == "input_ids" and (embedded or (source.inputs < 0).any()):
+        given = "inputs_embeds" if embedded else "encoder_outputs"
+        raise SpecUnsupportedError(
+            f"{given} without input_ids: the draft {name} has an encoder of its own and nothing to read. "
+            "Pass input_ids, or a draft that shares the target's encoder."
         )
 
 
@@ -95,7 +114,7 @@ def encoder_inputs(draft, source: Source | None) -> dict:
     if not shares(draft, source):
         encoder, rows = draft.get_encoder(), source.outputs[0].shape[0]
         copies = rows // len(source.inputs)
-        inputs = {encoder.main_input_name: source.inputs}
+        inputs = {input_name(draft): source.inputs}
         if source.mask is not None and "attention_mask" in inspect.signature(encoder.forward).parameters:
             inputs["attention_mask"] = source.mask[::copies]
         outputs = encoder(**inputs, return_dict=True)

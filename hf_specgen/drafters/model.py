@@ -82,7 +82,7 @@ class ModelDrafter(Drafter):
 
     def keep_in(self, session: SpecSession) -> None:
         """Go on from what the session holds of this draft, and collect for it what rows hold when they leave."""
-        if self.source is None:
+        if self.source is None and not compat.keeps_state(self.model):
             self.kept = session.kept("draft", self.model)
             self.keep = Kept(self.model, version_of(self.model), [])
 
@@ -93,7 +93,7 @@ class ModelDrafter(Drafter):
             inputs = {name: everyone.pick(x, self.indices) for name, x in inputs.items()}
         beside = Beside(inputs, len(texts))
         groups = [list(range(len(texts)))]
-        if beside or compat.padding_shifts_positions(self.model):
+        if beside or compat.padding_counts(self.model):
             groups = groups_of(list(map(len, texts)))
         self.prefills = len(groups)
         filled, first_logits = [], [None] * len(texts)
@@ -164,6 +164,11 @@ class ModelDrafter(Drafter):
         Rows with less to catch up with read some of it again, so that all end at the right edge: the head, a quarter
         of a small draft's cost, then runs on one position per row.
         """
+        if self.reader.cache.states is not None and any(map(len, self._unread(rows, widths))):
+            texts = self._unread(rows, widths)
+            for b, text in enumerate(texts):
+                self.held[b].extend(text)
+            return self._read_texts(texts, max(map(len, texts)))
         behind = [row.length - len(held) if w else 0 for row, held, w in zip(rows, self.held, widths, strict=True)]
         if not any(behind):  # the first round: the prefill has read everything
             return self.first_logits
@@ -177,6 +182,9 @@ class ModelDrafter(Drafter):
                 self.reader.roll_back(b, row.length - width)
                 self.held[b].extend(row.tokens[len(self.held[b]) :])
         return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)], width)
+
+    def _unread(self, rows, widths) -> list[list[int]]:
+        return [row.tokens[n:] if w else [] for row, n, w in zip(rows, self.reader.lengths, widths, strict=True)]
 
     def _read_texts(self, texts: list[list[int]], width: int) -> torch.Tensor:
         """Read each row's text, padded on the right to `width`; logits at the right edge, `[rows, vocabulary]`."""
@@ -205,6 +213,7 @@ class ModelDrafter(Drafter):
                 self.held[b].append(token)
                 known += 1
             self.reader.roll_back(b, known)
+            del self.held[b][self.reader.lengths[b] :]
 
     def _refuse_nan(self, rows) -> None:
         nan = torch.stack(self.peaks).isnan().any(0)

@@ -394,19 +394,52 @@ def test_stateful_criterion_in_a_batch_belongs_to_each_row_and_the_callers_objec
     assert ours.left == 5 and ours.lengths == []
 
 
-def test_criteria_see_the_unpadded_row_of_a_ragged_batch(target, draft):
+class Watching(StoppingCriteria):
+    """Notes what it is shown; ends row b once the batch has `ends[b]` columns."""
+
+    def __init__(self, ends):
+        self.ends, self.seen = ends, []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append(input_ids.tolist())
+        return torch.tensor([input_ids.shape[1] >= end for end in self.ends])
+
+    def __deepcopy__(self, memo):
+        return self  # one notebook for all rows
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_criteria_see_plains_batch_with_the_judged_row_in_every_place(target, draft, side):
+    batch = prompts([9, 4, 6], side=side)
+    ours = Watching([13, 11, 15])
+    out = spec(target, draft, **batch, max_new_tokens=9, eos_token_id=None, stopping_criteria=[ours])
+    assert [row.emitted for row in out.spec_stats.rows] == [4, 2, 6], "each row by the answer in its own place"
+    shown = [[] for _ in range(3)]
+    for text in ours.seen:
+        assert len(text) == 3 and text[0] == text[1] == text[2]
+        where = [row[: len(text[0])] for row in out.sequences.tolist()]
+        shown[where.index(text[0])].append(len(text[0]))
+    assert shown == [list(range(10, 14)), [10, 11], list(range(10, 16))], "once per token, padding columns included"
+
+
+def test_criteria_of_a_left_padded_batch_are_shown_each_row_as_plain_shows_it(target, draft):
     batch = prompts([9, 4])
-    starts = [row_alone(batch, b)["input_ids"][0].tolist() for b in range(2)]
-    seen = []
+    theirs, ours = Watching([13, 13]), Watching([13, 13])
+    options = batch | {"max_new_tokens": 9, "eos_token_id": None}
+    plain(target, **options, do_sample=False, stopping_criteria=[theirs])
+    spec(target, draft, **options, stopping_criteria=[ours])
+    by_row = {tuple(text) for seen in theirs.seen for text in seen}
+    assert {tuple(seen[0]) for seen in ours.seen} == by_row and len(ours.seen) == len(by_row) == 8
 
-    def watch(input_ids, scores, **kwargs):
-        seen.append(input_ids[0].tolist())
-        return torch.tensor([False])
 
-    spec(target, draft, **batch, max_new_tokens=6, eos_token_id=None, stopping_criteria=[watch])
-    assert len(seen) == 12
-    for text in seen:
-        assert any(text[: len(start)] == start for start in starts)
+def test_built_in_criteria_see_the_unpadded_row(target, draft, tokenizer):
+    """A stop string that the padding spells out ends nothing."""
+    batch = prompts([9, 4])
+    batch["input_ids"][1, :5] = tokenizer.convert_tokens_to_ids("z")
+    options = {"stop_strings": ["zz"], "tokenizer": tokenizer, "max_new_tokens": 6, "eos_token_id": None}
+    alone = plain(target, **row_alone(batch, 1), do_sample=False, **options)[0, 4:].tolist()
+    got = spec(target, draft, **batch, **options).sequences[1, 9:].tolist()
+    assert got[: len(alone)] == alone
 
 
 def test_criteria_list_of_the_caller_is_not_added_to(target, copied, prompt, tokenizer, said):
@@ -559,9 +592,9 @@ def test_text_iterator_streamer_from_a_thread(target, draft, prompt, tokenizer):
 
 def test_streamer_with_several_rows_is_refused_before_anything_is_put(target, draft):
     ours = Recorder()
-    with pytest.raises(hf_specgen.SpecUnsupportedError, match="one prompt at a time"):
+    with pytest.raises(hf_specgen.SpecUnsupportedError, match="shows one row, and this call has 2"):
         spec(target, draft, **prompts([4, 4]), max_new_tokens=4, streamer=ours)
-    assert ours.calls == []
+    assert ours.calls == [("end",)]
 
 
 def test_stops_and_streams_warn_about_nothing(target, copied, prompt, said, tokenizer):
