@@ -15,7 +15,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
 from .config import SpecConfig, take_settings
-from .decoding.call import SpecRequest, decode
+from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
 from .decoding.stream import Stream
@@ -94,7 +94,8 @@ class SpecGenerationMixin(GenerationMixin):
                 self, config, input_ids=input_ids, spec_request=spec_request, device=device, rows=rows, source=source
             )
 
-        return decode(self, spec_request, make_drafter, input_ids, processors, criteria, config, inputs_tensor, kwargs)
+        call = Prepared(self, input_ids, processors, criteria, config, inputs_tensor, kwargs)
+        return decode(call, spec_request, make_drafter)
 
     def _get_candidate_generator(self, generation_config, *args, spec_request: SpecRequest | None = None, **kwargs):
         """The `Drafter` of a call with `spec_strategy` (None without a draft), else the class's own generator."""

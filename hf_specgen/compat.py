@@ -29,8 +29,6 @@ PREFILL_ONLY: tuple[str, ...] = (
 )
 """Images, sound, video: inputs of a model's first forward only."""
 
-_READS_MASK = ("bloom", "mpt")  # without position_ids, but their biases are built from the mask
-
 
 @functools.lru_cache(maxsize=256)
 def forward_parameters(model_class: type) -> frozenset[str]:
@@ -70,12 +68,9 @@ def keeps_state(model) -> bool:
     return any(isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin) for layer in layers)
 
 
-def padding_counts(model) -> bool:
-    """Whether padding changes what a model makes of a row: positions that count it, for want of `position_ids`, or
-    states that read it. Such rows are read without any."""
-    if model.config.is_encoder_decoder or keeps_state(model):
-        return True
-    return "position_ids" not in forward_parameters(type(model)) and text_config(model).model_type not in _READS_MASK
+def prepares_inputs(model) -> bool:
+    """Whether the model's class changes what `generate` hands to its forward."""
+    return type(model).prepare_inputs_for_generation is not GenerationMixin.prepare_inputs_for_generation
 
 
 def placeholder_ids(model) -> list[int]:

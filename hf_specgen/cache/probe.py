@@ -34,6 +34,9 @@ KNOWN = frozenset(
         "opt",
     ]
 )
+READS_MASK = ("bloom", "mpt")
+"""Without position_ids, but their biases are built from the mask."""
+
 _verdicts: dict[tuple, object] = {}
 _lock = threading.Lock()
 
@@ -67,14 +70,52 @@ def cannot_read_blocks(model) -> str | None:
     return _once("blocks", model, lambda: _block_fault(model))
 
 
+def padding_counts(model) -> bool:
+    """Whether padding changes what a model makes of a row: positions that count it, for want of `position_ids`; states
+    that read it; attention that picks it. Such rows are read without any."""
+    if model.config.is_encoder_decoder or compat.keeps_state(model):
+        return True
+    if "position_ids" not in compat.forward_parameters(type(model)) and model.config.model_type not in READS_MASK:
+        return True
+    if model.config.model_type in KNOWN:
+        return False
+    return _once("padding", model, lambda: not _same_with_padding(model))
+
+
+def _some_text(model, length: int) -> list[int]:
+    known = max(1, min(compat.text_config(model).vocab_size, 997) - 1)
+    return [(7 * i) % known + 1 for i in range(length)]
+
+
+def _tolerance(model) -> float:
+    """How far logits may be apart, in standard deviations. Faults are of the order of one."""
+    return 1e-3 if model.dtype == torch.float32 else 0.15
+
+
+@torch.no_grad()
+def _same_with_padding(model) -> bool:
+    from .reader import device_of, read_prompt
+
+    pad, texts = 5, [_some_text(model, 9), _some_text(model, 14)]
+    device = device_of(model, torch.device("cpu"))
+    try:
+        alone = read_prompt(model, torch.tensor([texts[0]], device=device), None, 9)[0][0].float()
+        ids = torch.tensor([[0] * pad + texts[0], texts[1]], device=device)
+        mask = torch.ones_like(ids)
+        mask[0, :pad] = 0
+        padded = read_prompt(model, ids, mask, 9)[0][0].float()
+    except Exception:
+        return False
+    return bool((alone - padded).abs().max() / alone.std().clamp(min=1e-6) < _tolerance(model))
+
+
 @torch.no_grad()
 def _block_fault(model) -> str | None:
     from .reader import device_of, read_prompt
 
     config = compat.text_config(model)
     head = 6 + min(getattr(config, "sliding_window", None) or 0, 32)
-    text = [(7 * i) % max(1, min(config.vocab_size, 997) - 1) + 1 for i in range(head + 6)]
-    ids = torch.tensor([text], device=device_of(model, torch.device("cpu")))
+    ids = torch.tensor([_some_text(model, head + 6)], device=device_of(model, torch.device("cpu")))
 
     def read(widths: list[int]) -> torch.Tensor:
         logits, cache = read_prompt(model, ids[:, :head], None)
@@ -89,17 +130,17 @@ def _block_fault(model) -> str | None:
         alone, blocks = read([1] * 6), read([3, 3])
     except Exception as error:
         return f"its forward raises {type(error).__name__} ({error})"
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.15
     gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
-    return None if gap < tolerance else f"its logits are {gap:.2g} standard deviations off those of single tokens"
+    return (
+        None if gap < _tolerance(model) else f"its logits are {gap:.2g} standard deviations off those of single tokens"
+    )
 
 
 @torch.no_grad()
 def _agrees(reader) -> bool:
     from .reader import Reader, read_prompt
 
-    vocabulary = reader.config.vocab_size
-    texts = [[(7 * i + 3 * row) % vocabulary for i in range(6 + 3 * row)] for row in (0, 1)]
+    texts = [_some_text(reader.model, 6), _some_text(reader.model, 12)[3:]]
     tail = 3
 
     def alone(text):
@@ -118,9 +159,7 @@ def _agrees(reader) -> bool:
     except Exception:
         return False
     wanted = torch.stack([x for _, x in pieces])
-    spread = wanted.std().clamp(min=1e-6)
-    tolerance = 1e-3 if reader.model.dtype == torch.float32 else 0.1
-    return bool(((logits - wanted).abs().max() / spread) < tolerance)
+    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < _tolerance(reader.model))
 
 
 def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:

@@ -13,7 +13,8 @@ from . import attention, probe
 from .beside import Beside
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
-from .stock import Layout, adopt, own_part
+from .states import RowStates
+from .stock import Export, Layout, adopt, own_part
 
 
 def device_of(model, otherwise: torch.device) -> torch.device:
@@ -39,13 +40,12 @@ def read_prompt(
     known = compat.forward_parameters(type(model))
     if cache is None:
         cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
-    elif "position_ids" in known:
-        beside["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
     if mask is not None:
         inputs["attention_mask"] = mask
-        if "position_ids" in known:
-            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    if "position_ids" in known and not model.config.is_encoder_decoder:
+        positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
+        inputs["position_ids"] = positions if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
     if "logits_to_keep" in known:
         inputs["logits_to_keep"] = keep_logits
     return model(**inputs, return_dict=True).logits[:, -keep_logits:], cache
@@ -91,6 +91,7 @@ class Reader:
         self.takes_positions = "position_ids" in known and not model.config.is_encoder_decoder
         self.keeps_logits = "logits_to_keep" in known
         self.ids_name = ids_name(model)
+        self.own_inputs = compat.prepares_inputs(model)
         self.forwards = 0
         self.context = compat.context_length(model)
         self.order = list(range(len(cache.lengths)))  # per row: its index in the batch
@@ -105,8 +106,15 @@ class Reader:
 
     @functools.cached_property
     def ragged_together(self) -> bool:
-        """Whether rows at different positions may share a forward; asked when that first happens."""
-        if self.beside or not self.takes_positions or self.config._attn_implementation not in RAGGED_IMPLEMENTATIONS:
+        """Whether rows at different positions may share a forward; asked when that first happens. Not where an indexer
+        picks keys: it may pick what a shorter row does not have."""
+        indexed = any(layer is not None and len(layer.buffers) > 2 for layer in self.cache.kv)
+        if (
+            self.beside
+            or indexed
+            or not self.takes_positions
+            or self.config._attn_implementation not in RAGGED_IMPLEMENTATIONS
+        ):
             return False
         return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
 
@@ -162,13 +170,13 @@ class Reader:
             inputs["position_ids"] = positions if self.shifts is None else self._shifted(positions, order)
         if not plan.uniform:
             inputs["attention_mask"] = ragged_masks(self.config, self.cache, positions, self.model.dtype)
-        if self.keeps_logits:
-            inputs["logits_to_keep"] = keep or 0
-        if self.beside:  # the model's own preparation, as plain decoding calls it for a later step
-            inputs.update(self.beside.of(order, ids.shape[1]))
+        if self.beside or self.own_inputs:  # the model's preparation, as plain decoding calls it for a later step
+            inputs.update(self.beside.of(order, ids.shape[1]) if self.beside else {})
             inputs = self.model.prepare_inputs_for_generation(ids, is_first_iteration=False, **inputs)
         else:
             inputs[self.ids_name] = ids
+        if self.keeps_logits:  # some preparations ask for the last one only
+            inputs["logits_to_keep"] = keep or 0
         self.forwards += 1
         with attention.folding():
             outputs = self.model(**inputs, return_dict=True)
@@ -181,6 +189,10 @@ class Reader:
     def _shifted(self, positions: torch.Tensor, order: list[int]) -> torch.Tensor:
         """`[rows, width]`, or `[axes, rows, width]` for positions of several axes."""
         return positions + self.shifts[..., order, None].to(positions.device)
+
+    def shift_of(self, index: int) -> int:
+        """How far the position ids of a row of the batch are ahead of its places in the cache."""
+        return 0 if self.shifts is None else int(self.shifts[..., index].max())
 
     def _slot(self, outputs, i: int, slot: int) -> dict[str, tuple[torch.Tensor, ...]]:
         """What plain decoding would have kept of one token: views, per output name and layer."""
@@ -214,6 +226,39 @@ class Reader:
         self.cache.drop(row)
         self.order[row] = self.order[-1]
         self.order.pop()
+
+
+def read_ends(target: Reader, export: Export, left: dict[int, list[int]]) -> None:
+    """Read what rows that have left have not read yet, and take them into the result again.
+
+    Plain decoding feeds the last token of a row that ends before others, so its keys and values are in the cache.
+
+    Args:
+        left: tokens by the row's index.
+    """
+    rows = [(index, tokens) for index, tokens in left.items() if tokens]
+    if not rows:
+        return
+    pieces, lengths = zip(*(export.rows[index] for index, _ in rows), strict=True)
+    layers = zip(target.cache.windows, zip(*pieces, strict=True), strict=True)
+    states = target.cache.states
+    if states is not None:
+        states = RowStates(states.layers, [export.ends[index] for index, _ in rows], list(lengths))
+    cache = RaggedCache.assemble(
+        ((window, list(held)) if held[0] is not None else None for window, held in layers),
+        list(lengths),
+        room=max(len(tokens) for _, tokens in rows),
+        states=states,
+        others={i: layer for i, layer in enumerate(target.cache.layers) if target.cache.kv[i] is None},
+    )
+    reader = Reader(target.model, cache, target.device, target.beside, target.shifts)
+    reader.order = [index for index, _ in rows]
+    width = max(len(tokens) for _, tokens in rows)
+    ids = torch.tensor([tokens + [0] * (width - len(tokens)) for _, tokens in rows], device=target.device)
+    reader.read(ids, [len(tokens) for _, tokens in rows], keep=1)
+    target.forwards += reader.forwards
+    for b, (index, _) in enumerate(rows):
+        export.take(cache, b, index, cache.lengths[b])
 
 
 _FLAGS = {

@@ -3,6 +3,7 @@
 Stock caches hold one column per column of the padded input; ours hold one slot per position of the unpadded row.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -142,6 +143,18 @@ def _piece(layer, layout: Layout, row: int) -> Piece:
     return Piece(tensors, base)
 
 
+@contextlib.contextmanager
+def put_back_on_error(cache: DynamicCache | None):
+    """Inside this block a cache (or none) may be emptied or cropped; if it raises, the cache is as it was."""
+    saved = snapshot(cache) if cache is not None else None
+    try:
+        yield
+    except BaseException:
+        if saved is not None:
+            restore(cache, saved)
+        raise
+
+
 def snapshot(cache: DynamicCache) -> list[dict]:
     """What `restore` needs: the layers' attributes. A stock update replaces keys and values, but it writes into states:
     those are copied."""
@@ -173,34 +186,39 @@ class Export:
         self.cache = cache
         self.layout = layout
         self.rows: dict[int, tuple[list[Piece | None], int]] = {}
+        self.windows: list[int | None] = []
         self.states: RowStates | None = None
         self.ends: dict[int, dict] = {}
 
     def take(self, ragged: RaggedCache, row: int, index: int, length: int) -> None:
         """Keep row `row` of `ragged`, `length` positions long, as row `index` of the result."""
         self.rows[index] = (ragged.pieces(row, length), length)
+        self.windows = ragged.windows
         if ragged.states is not None:
             self.states = ragged.states
             self.ends[index] = ragged.states.kept[row][-1][1]
 
     def write(self, new: int) -> DynamicCache:
         """Fill the stock cache, `new` columns beyond the prompt. Columns after a finished row's end hold zeros."""
-        columns = self.layout.columns + new
+        for window in self.windows[len(self.cache.layers) :]:  # a cache that was made without the model's config
+            new_layer = DynamicLayer() if window is None else DynamicSlidingWindowLayer(sliding_window=window)
+            self.cache.layers.append(new_layer)
         for i, layer in enumerate(self.cache.layers):
             if self.states is not None and i in self.states.layers:
                 states = [self.ends[index][i] for index in range(len(self.ends))]
                 layer.__dict__.update(with_states(self.states.layers[i], states).__dict__)
             if self.rows[0][0][i] is not None:
-                self._write_kv(i, layer, columns)
+                self._write_kv(i, layer, new)
         return self.cache
 
-    def _write_kv(self, i: int, layer, columns: int) -> None:
-        window = window_of(layer)
+    def _write_kv(self, i: int, layer, new: int) -> None:
+        window, columns = window_of(layer), self.layout.columns + new
         first = 0 if window is None else max(0, columns - window + 1)
         filled = []
         for number, sample in enumerate(self.rows[0][0][i].tensors):
             full = sample.new_zeros(len(self.rows), sample.shape[0], columns - first, sample.shape[2])
             for index, (pieces, length) in self.rows.items():
+                length = min(length, self.layout.lengths[index] + new)
                 low = max(pieces[i].base, self.layout.from_column(index, first))  # the first that both hold
                 if low < length:
                     at = self.layout.columns_of(index, low, length)

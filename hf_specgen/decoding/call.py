@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.logits_process import PrefixConstrainedLogitsProcessor
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from ..cache.reader import new_cache
-from ..cache.stock import Export, own_part, refuse_unknown_layers, restore, snapshot
+from ..cache.reader import new_cache, read_ends
+from ..cache.stock import Export, own_part, put_back_on_error, refuse_unknown_layers
 from ..config import SpecConfig
 from ..drafters import Drafter, ModelDrafter, Source
 from ..drafters.encoder import input_name
@@ -18,9 +20,9 @@ from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
-from .checks import check_cache, check_call, check_lengths, check_prompt, check_session
+from .checks import check_cache, check_call, check_images, check_lengths, check_prompt, check_session
 from .loop import Decoding
-from .output import KeyWidths, as_dict, sequences_of
+from .output import KeyColumns, as_dict, sequences_of
 from .prefill import prefill, resumed
 from .prompt import Prompt, prompt_of_call
 from .rows import Row
@@ -47,96 +49,112 @@ class SpecRequest:
     prompt_copies: int = 1  # rows per prompt, as the prefix constraint counts them
 
 
-def decode(
-    model,
-    request: SpecRequest,
-    make_drafter,
-    input_ids,
-    logits_processor,
-    stopping_criteria,
-    config,
-    inputs_tensor,
-    model_kwargs,
-):
+@dataclass
+class Prepared:
+    """What `generate` hands to a decoding method.
+
+    Attributes:
+        input_ids: int64 `[rows, columns]`.
+        processors, criteria, config: prepared for the whole batch.
+        inputs_tensor: what the encoder read, or the ids.
+        model_kwargs: the model's other inputs.
+    """
+
+    model: PreTrainedModel
+    input_ids: torch.Tensor
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    config: GenerationConfig
+    inputs_tensor: torch.Tensor | None
+    model_kwargs: dict[str, Any]
+
+
+def decode(call: Prepared, request: SpecRequest, make_drafter):
     """Check, prefill, loop, return. A cache that was handed in is put back as it was if anything raises.
 
     Args:
         make_drafter: `(device, rows, source) -> Drafter or None`.
-        input_ids: int64 `[rows, columns]`; the other arguments as `generate` prepares them for a decoding method.
-        inputs_tensor: what the encoder read, if there is one.
 
     Returns:
         int64 `[rows, columns + new tokens]`, or a `SpecGenerateOutput`.
     """
-    clock = Clock(input_ids.device)
-    check_call(config, model_kwargs, request.synced_gpus)
-    check_prompt(model, input_ids, model_kwargs, config._pad_token_tensor)
-    prompt = prompt_of_call(model, input_ids, config, model_kwargs)
-    check_lengths(model, prompt, config.max_length)
-    check_session(request.settings.spec_session, model, config, model_kwargs, prompt, request.cache)
-    request.stream.check(len(prompt.rows))
-    saved = None
+    clock = Clock(call.input_ids.device)
     if request.cache is not None:
         refuse_unknown_layers(request.cache, "caller")
-        check_cache(model, request.cache, prompt)
-        saved = snapshot(request.cache)
-    source = None
-    if (encoded := model_kwargs.get("encoder_outputs")) is not None:
-        mask = model_kwargs.get("attention_mask")
-        source = Source(model.get_encoder(), input_name(model), inputs_tensor, mask, encoded)
-    if request.within:
-        request = replace(
-            request,
-            logits_processor=custom_processors(
-                model, request, logits_processor, config, prompt.ids.shape[1], inputs_tensor
-            ),
-        )
-    rows = _rows(model, request, prompt, source, logits_processor, stopping_criteria, config)
-    drafter: Drafter | None = make_drafter(input_ids.device, len(rows), source)
+    with put_back_on_error(request.cache):
+        prompt = _checked(call, request)
+        source = _encoded(call)
+        rows = _rows(call, request, prompt, source)
+        drafter: Drafter | None = make_drafter(call.input_ids.device, len(rows), source)
+        return _run(call, request, prompt, rows, drafter, clock)
 
+
+def _checked(call: Prepared, request: SpecRequest) -> Prompt:
+    model, config, kwargs = call.model, call.config, call.model_kwargs
+    check_call(config, kwargs, request.synced_gpus)
+    check_prompt(model, call.input_ids, kwargs, config._pad_token_tensor)
+    prompt = prompt_of_call(model, call.input_ids, config, kwargs)
+    check_images(model, prompt.ids, kwargs)
+    check_lengths(model, prompt, config.max_length)
+    check_session(request.settings.spec_session, model, config, kwargs, prompt, request.cache)
+    request.stream.check(len(prompt.rows))
+    if request.cache is not None:
+        check_cache(model, request.cache, prompt)
+    return prompt
+
+
+def _encoded(call: Prepared) -> Source | None:
+    outputs = call.model_kwargs.get("encoder_outputs")
+    if outputs is None:
+        return None
+    mask = call.model_kwargs.get("attention_mask")
+    return Source(call.model.get_encoder(), input_name(call.model), call.inputs_tensor, mask, outputs)
+
+
+def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], drafter: Drafter | None, clock: Clock):
+    model, config = call.model, call.config
     settings, session = request.settings, request.settings.spec_session
     verifier = verifier_for(settings.spec_strategy, config.do_sample)
     stats = SpecStats(strategy=settings.spec_strategy, lossless=verifier.lossless, calls=1)
     stats.rows = [row.stats for row in rows]
-    try:
-        rest = config.max_length - prompt.ids.shape[1]
-        room = min(rest, 256) + min(rest, settings.num_assistant_tokens) + 1
-        with clock.lap("prefill"):
-            kept = session.kept("target", model) if session is not None else None
-            read = resumed(kept, prompt, room) if kept else prefill(model, prompt, config, model_kwargs, room)
-        export = None
-        if request.cache is not None or config.return_dict_in_generate:
-            result = request.cache if request.cache is not None else new_cache(model, model.config.is_encoder_decoder)
-            export = Export(own_part(result), prompt.layout)
-        request.stream.prompts(input_ids, prompt.rows)
-        keep = None
-        if session is not None:
-            keep = Kept(model, version_of(model), read.target.cache.windows)
-            if isinstance(drafter, ModelDrafter):
-                drafter.keep_in(session)
-        loop = Decoding(
-            read.target,
-            rows,
-            drafter,
-            verifier,
-            SCHEDULES[settings.num_assistant_tokens_schedule](settings.num_assistant_tokens),
-            stats,
-            clock,
-            request.stream,
-            export,
-            keep,
-            plain_on_oom=settings.spec_fallback == "plain",
-        )
-        clock.restart()
-        loop.run(read.logits)
-        pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        sequences = sequences_of(input_ids, rows, pad)
-        if export is not None:
-            export.write(sequences.shape[1] - input_ids.shape[1] - 1)
-    except BaseException:
-        if saved is not None:
-            restore(request.cache, saved)
-        raise
+    rest = config.max_length - prompt.ids.shape[1]
+    room = min(rest, 256) + min(rest, settings.num_assistant_tokens) + 1
+    with clock.lap("prefill"):
+        kept = session.kept("target", model) if session is not None else None
+        read = resumed(kept, prompt, room) if kept else prefill(model, prompt, config, call.model_kwargs, room)
+    export, result = None, request.cache
+    if result is not None or config.return_dict_in_generate:
+        result = result if result is not None else new_cache(model, model.config.is_encoder_decoder)
+        export = Export(own_part(result), prompt.layout)
+    keep = None
+    if session is not None:
+        keep = Kept(model, version_of(model), read.target.cache.windows)
+        if isinstance(drafter, ModelDrafter):
+            drafter.keep_in(session)
+    request.stream.prompts(call.input_ids, prompt.rows)
+    loop = Decoding(
+        read.target,
+        rows,
+        drafter,
+        verifier,
+        SCHEDULES[settings.num_assistant_tokens_schedule](settings.num_assistant_tokens),
+        stats,
+        clock,
+        request.stream,
+        export,
+        keep,
+        plain_on_oom=settings.spec_fallback == "plain",
+    )
+    clock.restart()
+    loop.run(read.logits)
+    pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    sequences = sequences_of(call.input_ids, rows, pad)
+    if export is not None:
+        new = sequences.shape[1] - call.input_ids.shape[1] - 1
+        held = {row.index: export.rows[row.index][1] - row.unseen for row in rows}
+        left = {row.index: row.tokens[held[row.index] : row.prompt_length + new] for row in rows}
+        read_ends(read.target, export, left)
+        export.write(new)
     if session is not None:
         session.keep("target", keep)
         session.keep("draft", drafter.keep if isinstance(drafter, ModelDrafter) else None)
@@ -148,26 +166,29 @@ def decode(
         return sequences
     if model.config.is_encoder_decoder:
         result = type(result)(export.cache, read.target.beside.cross)
-    widths = KeyWidths(prompt.layout.columns, read.target.cache.windows)
-    encoded = model_kwargs.get("encoder_outputs")
-    return as_dict(sequences, rows, stats, result, read.outputs, widths, encoded, extended=not request.within)
+    keys = KeyColumns(prompt.layout, read.target.cache.windows)
+    encoded = call.model_kwargs.get("encoder_outputs")
+    return as_dict(sequences, rows, stats, result, read.outputs, keys, encoded, extended=not request.within)
 
 
-def _rows(
-    model, request: SpecRequest, prompt: Prompt, source: Source | None, logits_processor, stopping_criteria, config
-) -> list[Row]:
-    count = len(prompt.rows)
+def _rows(call: Prepared, request: SpecRequest, prompt: Prompt, source: Source | None) -> list[Row]:
+    model, config, count = call.model, call.config, len(prompt.rows)
+    if request.within:
+        custom = custom_processors(model, request, call.processors, config, prompt.ids.shape[1], call.inputs_tensor)
+        request = replace(request, logits_processor=custom)
     request.prompt_copies = next(
-        (p._num_beams for p in logits_processor if isinstance(p, PrefixConstrainedLogitsProcessor)), 1
+        (p._num_beams for p in call.processors if isinstance(p, PrefixConstrainedLogitsProcessor)), 1
     )
+    criteria = StoppingCriteriaList(call.criteria)
     if request.stop_strings is not None:
         if request.tokenizer is None:
             raise SpecUnsupportedError("stop_strings need the model's tokenizer: pass tokenizer= to generate().")
-        stopping_criteria.append(StopStringCriteria(stop_strings=request.stop_strings, tokenizer=request.tokenizer))
+        criteria.append(StopStringCriteria(stop_strings=request.stop_strings, tokenizer=request.tokenizer))
     seeds = row_seeds(count, request.settings.generator, prompt.ids.device, config.do_sample)
     keep = config.return_dict_in_generate
     rows = []
     for b, (ids, masked) in enumerate(zip(prompt.rows, prompt.masked, strict=True)):
+        encoder_ids = ids if source is None else source.ids_of(b)
         rows.append(
             Row(
                 index=b,
@@ -176,10 +197,8 @@ def _rows(
                 prompt_length=len(ids),
                 limit=config.max_length - masked,
                 seed=seeds[b],
-                stops=Stops(stopping_criteria, prompt.ids[b], masked, b, count),
-                processors=own_processors(
-                    model, request, config, ids, masked, b, count, ids if source is None else source.ids_of(b)
-                ),
+                stops=Stops(criteria, call.input_ids[b], masked, b, count),
+                processors=own_processors(model, request, config, ids, masked, b, count, encoder_ids),
                 unseen=prompt.unseen[b],
                 scores=[] if keep and config.output_scores else None,
                 logits=[] if keep and config.output_logits else None,

@@ -160,11 +160,28 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
         runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
         holes = (runs > 1).nonzero()
         windows = any(window_of(layer) is not None for layer in new_cache(model).layers) if decoder_only else False
-        if len(holes) and (windows or compat.padding_counts(model)):
+        if len(holes) and (windows or probe.padding_counts(model)):
             _refuse(
                 f"Row {holes[0, 0].item()} of the attention mask has a hole, and {type(model).__name__} counts columns "
                 f"({'sliding windows' if windows else 'no position_ids'}), so that its answer depends on the hole.",
                 "Mask only padding, on the left or on the right.",
+            )
+
+
+def check_images(model, ids: torch.Tensor, model_kwargs: dict) -> None:
+    """Images and sound whose traces later forwards cannot be given row by row."""
+    given = [name for name in compat.PREFILL_ONLY if model_kwargs.get(name) is not None]
+    name = type(model).__name__
+    if model_kwargs.get("cross_attention_mask") is not None:
+        _refuse(f"{name} attends to images through cross_attention_mask, which drafted blocks do not extend.")
+    if given and len(ids) > 1 and compat.prepares_inputs(model) and hasattr(model.base_model, "rope_deltas"):
+        positions = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
+        prepared = model.prepare_inputs_for_generation(ids[:, -1:], position_ids=positions, use_cache=True)
+        if prepared.get("position_ids") is None:
+            _refuse(
+                f"{name} keeps the offsets of its rows' positions on the model, which rows that are decoded apart "
+                f"cannot use ({given[0]} with {len(ids)} rows).",
+                "Pass one row at a time.",
             )
 
 
@@ -174,7 +191,8 @@ def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
     held, columns, rows = columns_held(cache), prompt.layout.columns, len(prompt.rows)
     layers = compat.text_config(model).num_hidden_layers
     filled = [x.keys for x in cache.layers if holds_kv(x) and x.keys.numel()]
-    if len(cache.layers) > layers:
+    missing = new_cache(model).layers[len(cache.layers) :]
+    if len(cache.layers) > layers or (filled and any(type(x) not in compat.DUMMY_LAYERS for x in missing)):
         _refuse(f"The cache has {len(cache.layers)} layers, the target {layers}.", "Pass a cache of this model.")
     if not filled:
         if any(keeps_state(layer) and any(layer.has_previous_state.values()) for layer in cache.layers):
@@ -198,7 +216,7 @@ def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
         )
     if not prompt.ids.shape[1] and held:
         _refuse("inputs_embeds with a filled cache and no input_ids.", "Pass input_ids as well, or an empty cache.")
-    if compat.padding_counts(model) and any(prompt.layout.pads):
+    if probe.padding_counts(model) and any(prompt.layout.pads):
         _refuse(
             f"{type(model).__name__} takes no position_ids, so that a padded batch cannot go on from a cache.",
             "Pass one row at a time.",

@@ -65,7 +65,7 @@ class Decoding:
             self.commit(proposal, logits, noise)
 
     def noise(self) -> Noise:
-        return Noise([row.seed for row in self.rows], [row.length for row in self.rows], self.device)
+        return Noise([row.seed for row in self.rows], [row.unseen + row.length for row in self.rows], self.device)
 
     def no_proposal(self) -> Proposal:
         return Proposal.empty(len(self.rows), self.device)
@@ -104,7 +104,7 @@ class Decoding:
 
     def _width(self, row: Row) -> int:
         wanted = min(self.length.next(row.index), row.limit - row.length - 1)
-        position = row.unseen + row.length
+        position = row.unseen + row.length + self.target.shift_of(row.index)
         if position <= self.target.context:  # beyond it only models without a table of positions get
             wanted = min(wanted, self.target.context - position)
         allowed = self.drafter.room(row)
@@ -178,12 +178,9 @@ class Decoding:
         row = self.rows[b]
         self.stream.end_row(row.index)
         if self.export is not None:
-            unread = self._unread(b)[:-1]
-            if unread:  # a state that had to go back for the last round
-                self._read_texts([unread if i == b else [] for i in range(len(self.rows))])
-            self.export.take(self.target.cache, b, row.index, row.unseen + row.length - 1)
+            self.export.take(self.target.cache, b, row.index, self.target.lengths[b])
         if self.keep is not None:
-            self.keep.take(self.target.cache, b, row.index, row.tokens[:-1])
+            self.keep.take(self.target.cache, b, row.index, row.tokens[: self.target.lengths[b]])
         self.target.drop(b)
         if self.drafter is not None and self.begun:
             self.drafter.drop(b)

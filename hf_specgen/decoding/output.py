@@ -6,6 +6,7 @@ import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from .. import compat
+from ..cache.stock import Layout
 from ..stats import SpecStats
 from .rows import Row
 
@@ -44,7 +45,7 @@ def as_dict(
     stats: SpecStats,
     cache,
     kept: dict,
-    widths: "KeyWidths",
+    keys: "KeyColumns",
     encoder,
     extended: bool,
 ) -> SpecGenerateOutput | SpecGenerateEncoderDecoderOutput:
@@ -52,13 +53,14 @@ def as_dict(
 
     Args:
         kept: hidden states and attentions of the prefill, per name a tuple over layers.
-        widths: how many keys a step's attentions show.
+        keys: which keys a step's attentions show.
         encoder: the encoder's outputs, or None for a decoder-only model.
-        extended: False leaves out what speculation adds, for callers that take the output apart (Whisper's generate).
+        extended: False gives transformers' own class, with what speculation adds as mere attributes: for a generate of
+            the model's class that takes the output apart item by item (Whisper's).
     """
     steps = max(len(row.new_tokens) for row in rows)
     mask = [row.from_draft + [False] * (steps - len(row.from_draft)) for row in rows]
-    found = {name: _all_steps(name, first, rows, steps, widths) for name, first in kept.items()}
+    found = {name: _all_steps(name, first, rows, steps, keys) for name, first in kept.items()}
     if encoder is not None:
         found |= {
             f"encoder_{name}": encoder.get(name)
@@ -66,15 +68,15 @@ def as_dict(
             if f"decoder_{name}" in kept
         }
     kind = SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput
-    if extended:
-        found |= {"spec_stats": stats, "draft_mask": torch.tensor(mask, device=sequences.device)}
-    return (kind if extended else kind.__base__)(
+    out = (kind if extended else kind.__base__)(
         sequences=sequences,
         scores=_by_step([row.scores for row in rows], steps),
         logits=_by_step([row.logits for row in rows], steps),
-        **found,
         **{compat.CACHE_NAME: cache},
+        **found,
     )
+    out.spec_stats, out.draft_mask = stats, torch.tensor(mask, device=sequences.device)
+    return out
 
 
 def _by_step(by_row: list[list[torch.Tensor] | None], steps: int) -> tuple[torch.Tensor, ...] | None:
@@ -86,18 +88,24 @@ def _by_step(by_row: list[list[torch.Tensor] | None], steps: int) -> tuple[torch
 
 
 @dataclass
-class KeyWidths:
-    """How many keys plain decoding's step shows in a layer: all columns, or the last `window` of them."""
+class KeyColumns:
+    """Which keys plain decoding's steps show in a layer: all columns, or the last `window` of them."""
 
-    columns: int
+    layout: Layout
     windows: list[int | None]
 
-    def at(self, layer: int, step: int) -> int:
-        window = self.windows[layer]
-        return self.columns + step if window is None else min(window, self.columns + step)
+    def width(self, layer: int, step: int) -> int:
+        window, columns = self.windows[layer], self.layout.columns + step
+        return columns if window is None else min(window, columns)
+
+    def of_row(self, row: int, layer: int, step: int, keys: int) -> slice | torch.Tensor:
+        """Where a row's last `keys` positions are among them."""
+        length, before = self.layout.lengths[row] + step, self.layout.columns + step - self.width(layer, step)
+        at = self.layout.columns_of(row, length - keys, length)
+        return slice(at.start - before, at.stop - before) if isinstance(at, slice) else at - before
 
 
-def _all_steps(name: str, first: tuple, rows: list[Row], steps: int, widths: KeyWidths) -> tuple:
+def _all_steps(name: str, first: tuple, rows: list[Row], steps: int, keys: KeyColumns) -> tuple:
     """Per step a tuple over layers of `[rows, …]`: the prefill's, then one token's. Zero where a row had ended, and at
     the keys of its padding."""
     found = [first]
@@ -106,13 +114,15 @@ def _all_steps(name: str, first: tuple, rows: list[Row], steps: int, widths: Key
         samples = next(row.steps[step - 1][name] for row in rows if len(row.steps) >= step)
         for layer, sample in enumerate(samples):
             shape = list(sample.shape)
-            if name.endswith("attentions") and name != "cross_attentions":
-                shape[-1] = widths.at(layer, step)
+            over_keys = name.endswith("attentions") and name != "cross_attentions"
+            if over_keys:
+                shape[-1] = keys.width(layer, step)
             full = sample.new_zeros(len(rows), *shape)
             for b, row in enumerate(rows):
                 if len(row.steps) >= step:
                     x = row.steps[step - 1][name][layer]
-                    full[b, ..., shape[-1] - x.shape[-1] :] = x
+                    where = keys.of_row(row.index, layer, step, x.shape[-1]) if over_keys else slice(None)
+                    full[b, ..., where] = x
             layers.append(full)
         found.append(tuple(layers))
     return tuple(found)

@@ -6,6 +6,7 @@ import torch
 from transformers.utils import ModelOutput
 
 from .. import compat
+from ..cache import probe
 from ..cache.beside import Beside, merged_cross
 from ..cache.reader import Reader, device_of, groups_of, new_cache
 from ..cache.stock import Layout, columns_held
@@ -46,7 +47,7 @@ def resumed(kept: Kept, prompt: Prompt, room: int) -> Prefill:
 def prefill(model, prompt: Prompt, config, model_kwargs: dict, room: int) -> Prefill:
     """Read the prompts. Rows of other lengths go apart where padding would shift a model's positions."""
     home, rows = prompt.ids.device, len(prompt.rows)
-    alone = compat.padding_counts(model) and any(prompt.layout.pads)
+    alone = probe.padding_counts(model) and any(prompt.layout.pads)
     groups = groups_of(prompt.layout.lengths) if alone else [list(range(rows))]
     filled, logits, outputs, cross = [], [None] * rows, [], []
     for group in groups:
@@ -99,7 +100,9 @@ def _of_group(model, prompt: Prompt, model_kwargs: dict, rows: list[int]) -> dic
             value = value[:, value.shape[1] - length :]
         found[name] = pick(value, rows)
     found.pop(mask_name(model), None)
-    found.pop("position_ids", None)
+    if (positions := model_kwargs.get("position_ids")) is not None:
+        positions = positions[..., positions.shape[-1] - length :].expand(*positions.shape[:-2], len(prompt.rows), -1)
+        found["position_ids"] = positions[..., torch.tensor(rows, device=positions.device), :]
     compat.pop_cache(found)
     found[compat.CACHE_NAME] = new_cache(model, cross=model.config.is_encoder_decoder)
     return found

@@ -73,6 +73,11 @@ def _pack_left(ids: torch.Tensor, mask_name: str, model_kwargs: dict) -> torch.T
     if mask is None or bool(mask[:, -1].all()):
         return ids
     columns = mask.shape[1]
+    if (cache := compat.pop_cache(dict(model_kwargs))) is not None and columns_held(cache):
+        raise SpecUnsupportedError(
+            "A cache that was handed in and a mask that ends with padding: what is moved to the left would leave the "
+            "cache's columns behind. Pad on the left."
+        )
     if ids.shape[1] not in (0, columns):
         raise SpecUnsupportedError(
             f"The mask ends with padding and has {columns} columns, input_ids {ids.shape[1]}. Pass ids for all of them."

@@ -90,6 +90,11 @@ def check_encoder(draft, source: Source | None) -> None:
         )
 
 
+def known_ids(draft, ids: torch.Tensor) -> torch.Tensor:
+    """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
+    return ids.masked_fill(ids >= draft.get_input_embeddings().num_embeddings, 0)
+
+
 def shares(draft, source: Source) -> bool:
     """Whether the draft's encoder holds the very weights of the target's: then it need not run."""
     own = draft.get_encoder()
@@ -115,6 +120,8 @@ def encoder_inputs(draft, source: Source | None) -> dict:
         encoder, rows = draft.get_encoder(), source.outputs[0].shape[0]
         copies = rows // len(source.inputs)
         inputs = {input_name(draft): source.inputs}
+        if source.inputs.dim() == 2 and not source.inputs.is_floating_point():
+            inputs = {input_name(draft): known_ids(draft, source.inputs)}
         if source.mask is not None and "attention_mask" in inspect.signature(encoder.forward).parameters:
             inputs["attention_mask"] = source.mask[::copies]
         outputs = encoder(**inputs, return_dict=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import compat
+from ..cache import probe
 from ..cache.beside import Beside, merged_cross
 from ..cache.reader import Reader, device_of, groups_of, read_prompt
 from ..cache.stock import Layout
@@ -93,7 +94,7 @@ class ModelDrafter(Drafter):
             inputs = {name: everyone.pick(x, self.indices) for name, x in inputs.items()}
         beside = Beside(inputs, len(texts))
         groups = [list(range(len(texts)))]
-        if beside or compat.padding_counts(self.model):
+        if beside or probe.padding_counts(self.model):
             groups = groups_of(list(map(len, texts)))
         self.prefills = len(groups)
         filled, first_logits = [], [None] * len(texts)

@@ -150,7 +150,10 @@ OVERRIDES: dict[str, dict] = {
         "mlp_layer_types": ["dense", "sparse", "sparse"],
         "index_block_size": 4,
         "index_topk_blocks": 3,
+        "index_n_heads": 2,
     },
+    # their indexers have exact ties on our texts, which topk breaks by the number of keys: let them pick all
+    "deepseek_v32": {"index_topk": 64},
     # scores of a width that can be told apart
     "cohere": {"logit_scale": 1.0},
     "cohere2": {"logit_scale": 1.0},
@@ -179,7 +182,7 @@ OVERRIDES: dict[str, dict] = {
         "vision_config": {"adapter_in_dim": WIDTH, "adapter_out_dim": WIDTH},
         "audio_config": {"adapter_input_size": WIDTH, "adapter_out_dim": WIDTH},
     },
-    "dots3_note_text": {"layer_types": None, "head_dim": 16, "per_layer_config": {2: _DOTS3_SLIDING}},
+    "dots3_note_text": {"index_topk": 64, "layer_types": None, "head_dim": 16, "per_layer_config": {2: _DOTS3_SLIDING}},
     "gemma3n_text": {
         "num_hidden_layers": 4,
         "num_kv_shared_layers": 2,
