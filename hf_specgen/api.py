@@ -5,6 +5,7 @@ import functools
 import inspect
 import warnings
 from dataclasses import fields
+from types import SimpleNamespace
 
 import torch
 from transformers import GenerationMixin
@@ -14,7 +15,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
-from .config import SpecConfig, take_settings
+from .config import SHARED, SpecConfig, take_settings
 from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
@@ -61,8 +62,10 @@ class SpecGenerationMixin(GenerationMixin):
             SpecUnsupportedError: before the first token, naming the cause and the way out.
         """
         defaults = kwargs.pop("spec_defaults", {})  # of `enable`; spec_strategy=None in the call switches them off
-        if defaults and kwargs.get("spec_strategy", "") is not None:
-            kwargs = {**defaults, **kwargs}
+        if defaults and kwargs.get("spec_strategy", "") is None:
+            defaults = {}
+        shared = {name: value for name, value in defaults.items() if name in SHARED}  # a given config outranks them
+        kwargs = {**{name: value for name, value in defaults.items() if name not in SHARED}, **kwargs}
         if kwargs.get("spec_strategy") is None:
             if "spec_strategy" in kwargs:  # switched off by hand: fallback and session go with it, a generator must not
                 for name in ("spec_strategy", "spec_fallback", "spec_session"):
@@ -75,7 +78,7 @@ class SpecGenerationMixin(GenerationMixin):
         kwargs.update(zip(_POSITIONAL, args, strict=False))
         stream = Stream(kwargs.get("streamer"))
         try:
-            return _with_fallback(self, kwargs, stream)
+            return _with_fallback(self, kwargs, stream, SimpleNamespace(**shared))
         finally:  # whoever listens to an iterator streamer must not wait for ever
             stream.end()
 
@@ -111,10 +114,11 @@ class SpecGenerationMixin(GenerationMixin):
         )
 
 
-def _with_fallback(model, kwargs, stream: Stream):
-    """Decode speculatively, or plainly if that was refused and the caller wants it so."""
+def _with_fallback(model, kwargs, stream: Stream, defaults: SimpleNamespace):
+    """Decode speculatively, or plainly if that was refused and the caller wants it so. `defaults`: of `enable`."""
     draft = kwargs.pop("assistant_model", None)
-    configs = (kwargs.get("generation_config"), model.generation_config, getattr(draft, "generation_config", None))
+    given, own = kwargs.get("generation_config"), model.generation_config
+    configs = (given, defaults, own, getattr(draft, "generation_config", None))
     settings = take_settings(kwargs, *configs)
     try:
         return _speculate(model, draft, settings, stream, {k: v for k, v in kwargs.items() if k != "streamer"})
@@ -217,7 +221,8 @@ def enable(model=None, **defaults):
 
     `defaults` are speculative arguments for calls in code that does not know them:
     `enable(model, assistant_model=draft, spec_strategy="rejection")` turns speculation on in every `model.generate()`,
-    in pipelines and evaluation harnesses. What a call says itself comes first; `spec_strategy=None` decodes plainly.
+    in pipelines and evaluation harnesses. What a call says itself, or a GenerationConfig given to it, comes first;
+    `spec_strategy=None` in a call decodes plainly.
 
     On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
     model stays what it was: picklable, deep-copyable, savable, of the same type. PEFT, compile and data-parallel
@@ -242,8 +247,17 @@ def enable(model=None, **defaults):
     if defaults:
         take_settings(dict(defaults))  # wrong values are told at once
         defaults = {"spec_defaults": defaults}
+    replaced = vars(inner).get("generate")  # a repository's custom generate, which `disable` puts back
+    if _is_ours(replaced):
+        replaced = getattr(replaced, "replaced", None)
     inner.generate = functools.partial(SpecGenerationMixin.generate, inner, **defaults)
+    if replaced is not None:
+        inner.generate.replaced = replaced
     return model
+
+
+def _is_ours(bound) -> bool:
+    return isinstance(bound, functools.partial) and bound.func is SpecGenerationMixin.generate
 
 
 def disable(model=None):
@@ -255,7 +269,10 @@ def disable(model=None):
     if model is None:
         GenerationMixin.generate = _STOCK_GENERATE
         return None
-    bound = vars(unwrap(model)).get("generate")
-    if isinstance(bound, functools.partial) and bound.func is SpecGenerationMixin.generate:
-        del unwrap(model).generate
+    inner = unwrap(model)
+    bound = vars(inner).get("generate")
+    if _is_ours(bound):
+        del inner.generate
+        if hasattr(bound, "replaced"):
+            inner.generate = bound.replaced
     return model

@@ -1,7 +1,8 @@
 """Every knob of speculative decoding: its default, its meaning, its check, and where its value comes from.
 
 Precedence, written once, of those that transformers knows too: the call > the GenerationConfig given to the call >
-the target's generation_config > the draft's generation_config > the defaults below. Ours come from the call alone.
+the defaults of `enable` > the target's generation_config > the draft's > the defaults below. Ours come from the call,
+or from `enable`.
 """
 
 from dataclasses import dataclass, fields
@@ -71,7 +72,7 @@ class SpecConfig:
 
 
 _OURS = ("spec_strategy", "spec_fallback", "generator", "spec_session")  # arguments that transformers does not know
-_SHARED = tuple(f.name for f in fields(SpecConfig) if f.name not in _OURS)  # also fields of GenerationConfig
+SHARED = tuple(f.name for f in fields(SpecConfig) if f.name not in _OURS)  # also fields of GenerationConfig
 
 
 def take_settings(kwargs: dict[str, Any], *configs) -> SpecConfig:
@@ -83,7 +84,7 @@ def take_settings(kwargs: dict[str, Any], *configs) -> SpecConfig:
             means what it says (for the threshold: off).
     """
     found = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
-    for name in _SHARED:
+    for name in SHARED:
         set_in = (value for c in configs if (value := getattr(c, name, None)) is not None)
         if name in kwargs:
             found[name] = kwargs.pop(name)

@@ -8,9 +8,10 @@ the true text only, once per emitted token, as in plain decoding; drafted slots 
 import copy
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from .copying import own_copy
 from .errors import SpecUnsupportedError
 
 POINTWISE = (
@@ -51,7 +52,7 @@ class RowProcessors:
 
     def trial(self) -> list:
         """The processors, with copies in place of those that keep state."""
-        return [_copied(p) if s else p for p, s in zip(self.live, self.stateful, strict=True)]
+        return [own_copy(p, "logits processor") if s else p for p, s in zip(self.live, self.stateful, strict=True)]
 
 
 def apply(processors: list, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -122,35 +123,6 @@ def _stateless(processor) -> bool:
     return built_in and not isinstance(processor, STATEFUL_BUILT_IN)
 
 
-def _copied(processor):
-    """A deep copy that shares neural modules and tokenizers: they are not the processor's own state."""
-    shared: dict[int, object] = {}
-    _collect_shared(processor, shared, set())
-    try:
-        return copy.deepcopy(processor, shared)
-    except Exception as error:
-        raise SpecUnsupportedError(
-            f"The logits processor {type(processor).__name__} cannot be copied ({error}), so that drafted tokens would "
-            "change its state. Give it a __deepcopy__, or decode without spec_strategy."
-        ) from error
-
-
-def _collect_shared(value, found: dict[int, object], seen: set[int]) -> None:
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, (torch.nn.Module, PreTrainedTokenizerBase)):
-        found[id(value)] = value
-    elif isinstance(value, dict):
-        for item in value.values():
-            _collect_shared(item, found, seen)
-    elif isinstance(value, (list, tuple, set)):
-        for item in value:
-            _collect_shared(item, found, seen)
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        _collect_shared(vars(value), found, seen)
-
-
 def custom_processors(model, request, prepared: list, config, columns: int, inputs_tensor) -> LogitsProcessorList:
     """Those of `prepared` (what `generate` gives a decoding method) that its config does not explain.
 
@@ -204,7 +176,7 @@ def own_processors(
                     "no_speech_threshold keeps one probability per row of the batch in one processor, which rows that "
                     "are decoded apart cannot share. Transcribe one audio at a time, or leave it out."
                 )
-        custom = LogitsProcessorList(p if _stateless(p) else _copied(p) for p in custom)
+        custom = LogitsProcessorList(p if _stateless(p) else own_copy(p, "logits processor") for p in custom)
     custom = LogitsProcessorList(_without_padding(p, pad) for p in custom)
     allowed = request.prefix_allowed_tokens_fn
     if allowed is not None:

@@ -61,11 +61,39 @@ class Rolling:
         return 0 if self.window is None else max(0, start - self.window + 1)
 
 
+class LayerView:
+    """What a model may look at in a layer of our cache, and where sparse attention keeps more in it."""
+
+    def __init__(self, cache: "RaggedCache", index: int):
+        self._cache, self._index = cache, index
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._cache.kv[self._index] is not None
+
+    @property
+    def keys(self) -> torch.Tensor:
+        return self._cache.kv[self._index].keys
+
+    def update_index(self, keys: torch.Tensor) -> torch.Tensor:
+        """The keys of MiniMax-M3's block index, `[rows, 1, width, head_dim]`."""
+        return self._cache.kv[self._index].update(self._cache, keys, first=2)[0]
+
+    @property
+    def indexer_position_ids(self) -> torch.Tensor | None:
+        """The positions of what has been read, by axis, `[3, rows, positions]` (Qwen4): of text."""
+        plan = self._cache.current
+        device = self._cache.kv[self._index].keys.device
+        return torch.arange(plan.starts[0], device=device).expand(3, len(plan.starts), -1)
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, _) -> None:
+        """They follow from the lengths."""
+
+
 class RaggedLayer:
     """One layer's buffers, each `[rows, heads, capacity, head_dim]`: keys, values, and where attention is sparse an
     indexer's keys. `part` is shared by layers of one window."""
-
-    is_initialized = True
 
     def __init__(self, buffers: list[torch.Tensor], part: Rolling):
         self.buffers, self.part = buffers, part
@@ -123,7 +151,7 @@ class RaggedCache(Cache):
         others: dict[int, object] | None = None,
     ):
         self.kv, self.states = kv, states
-        self.layers = [(others or {}).get(i, layer) for i, layer in enumerate(kv)]  # what a model may look at
+        self.layers = [(others or {}).get(i) or LayerView(self, i) for i in range(len(kv))]  # for models to look at
         self.lengths = lengths
         self.offloading = False
         self.layer_class_to_replicate = None

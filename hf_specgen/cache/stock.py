@@ -26,6 +26,10 @@ KNOWN_LAYERS = (
 )
 
 
+SPARSE_LAYERS = ("MiniMaxM3VLSparseCacheLayer",)
+"""Layers that live in a model's own file: keys, values, and the keys of an index."""
+
+
 class Layout:
     """Which columns of a padded batch hold the rows' texts, in order.
 
@@ -73,7 +77,7 @@ def refuse_unknown_layers(cache: Cache, whose: str) -> None:
             "Leave out cache_implementation= and the cache argument, or decode without spec_strategy."
         )
     for index, layer in enumerate(cache.layers):
-        if type(layer) not in KNOWN_LAYERS:
+        if type(layer) not in KNOWN_LAYERS and type(layer).__name__ not in SPARSE_LAYERS:
             raise SpecUnsupportedError(
                 f"Layer {index} of the {whose}'s cache is a {type(layer).__name__}, which cannot be rolled back to an "
                 "earlier token here (compressed, quantized or static). Decode without spec_strategy, or pass "
@@ -90,6 +94,13 @@ def columns_held(cache: Cache) -> int:
     """How many columns a stock cache has read; 0 too where it holds states alone, which do not say."""
     own = own_part(cache)
     return own.get_seq_length() if any(map(holds_kv, own.layers)) else 0
+
+
+def index_keys_of(layer) -> torch.Tensor | None:
+    """What sparse attention keeps beside keys and values to pick from, `[rows, heads, columns, head_dim]`; or None."""
+    if getattr(layer, "indexer_keys", None) is not None:
+        return layer.indexer_keys[:, None]
+    return getattr(layer, "idx_keys", None)
 
 
 def own_part(cache: Cache) -> DynamicCache:
@@ -138,8 +149,8 @@ def _piece(layer, layout: Layout, row: int) -> Piece:
     where = layout.columns_of(row, base, layout.lengths[row])
     where = slice(where.start - first, None) if isinstance(where, slice) else where - first
     tensors = [layer.keys[row, :, where], layer.values[row, :, where]]
-    if getattr(layer, "indexer_keys", None) is not None:
-        tensors.append(layer.indexer_keys[row, where][None])
+    if (more := index_keys_of(layer)) is not None:
+        tensors.append(more[row, :, where])
     return Piece(tensors, base)
 
 
@@ -230,7 +241,9 @@ class Export:
             layer.cumulative_length = columns
         if not layer.is_initialized:
             layer.device, layer.dtype, layer.is_initialized = layer.keys.device, layer.keys.dtype, True
-        if index_keys:
+        if index_keys and hasattr(layer, "idx_keys"):
+            layer.idx_keys = index_keys[0]
+        elif index_keys:
             layer.indexer_keys = index_keys[0][:, 0]
             layer.indexer_dtype, layer.indexer_device = layer.indexer_keys.dtype, layer.indexer_keys.device
             layer.is_indexer_initialized = True

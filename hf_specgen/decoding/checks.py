@@ -21,8 +21,6 @@ UNFIT = {
     "xlm-prophetnet": "reads one token at a time once it has a cache",
     "moshi": "reads a block of tokens with other windows than single tokens",
     "prophetnet": "reads one token at a time once it has a cache",
-    "qwen4_exp": "keeps positions beside its cache, which cannot be rolled back",
-    "qwen4_exp_text": "keeps positions beside its cache, which cannot be rolled back",
 }
 """Architectures that a probe cannot judge (or only with long texts), and what is in the way."""
 
@@ -172,6 +170,8 @@ def check_images(model, ids: torch.Tensor, model_kwargs: dict) -> None:
     """Images and sound whose traces later forwards cannot be given row by row."""
     given = [name for name in compat.PREFILL_ONLY if model_kwargs.get(name) is not None]
     name = type(model).__name__
+    if given and model.config.model_type == "qwen4_exp":
+        _refuse(f"{name} keeps the positions of images beside its cache, which is not followed here.")
     if model_kwargs.get("cross_attention_mask") is not None:
         _refuse(f"{name} attends to images through cross_attention_mask, which drafted blocks do not extend.")
     if given and len(ids) > 1 and compat.prepares_inputs(model) and hasattr(model.base_model, "rope_deltas"):

@@ -68,14 +68,17 @@ def as_dict(
             if f"decoder_{name}" in kept
         }
     kind = SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput
+    added = {"spec_stats": stats, "draft_mask": torch.tensor(mask, device=sequences.device)}
     out = (kind if extended else kind.__base__)(
         sequences=sequences,
         scores=_by_step([row.scores for row in rows], steps),
         logits=_by_step([row.logits for row in rows], steps),
         **{compat.CACHE_NAME: cache},
         **found,
+        **(added if extended else {}),
     )
-    out.spec_stats, out.draft_mask = stats, torch.tensor(mask, device=sequences.device)
+    if not extended:
+        vars(out).update(added)
     return out
 
 

@@ -1,12 +1,10 @@
 """When a row ends: every criterion, asked token by token inside an accepted block, as plain decoding asks it."""
 
-import copy
-
 import torch
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from ..errors import SpecUnsupportedError
+from ..copying import own_copy
 
 
 class Stops:
@@ -35,7 +33,7 @@ class Stops:
             elif type(criterion).__module__.startswith("transformers."):
                 self.built_in.append(criterion)
             else:
-                self.custom.append(_copied(criterion) if rows > 1 else criterion)
+                self.custom.append(own_copy(criterion, "stopping criterion") if rows > 1 else criterion)
 
     def end(
         self, ids: torch.Tensor, length: int, new: list[int], scores: list[torch.Tensor] | None
@@ -66,13 +64,3 @@ class Stops:
         """`[rows, columns + new]`: the row as plain decoding has it, once for every row there is."""
         new = text[len(self.prompt) - self.pad :]
         return torch.cat([self.prompt, new]).expand(self.rows, -1)
-
-
-def _copied(criterion):
-    try:
-        return copy.deepcopy(criterion)
-    except Exception as error:
-        raise SpecUnsupportedError(
-            f"The stopping criterion {type(criterion).__name__} cannot be copied ({error}), so that rows of a "
-            "batch would share its state. Pass one prompt at a time, or give it a __deepcopy__."
-        ) from error

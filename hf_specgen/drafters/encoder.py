@@ -76,6 +76,15 @@ def check_encoder(draft, source: Source | None) -> None:
             f"The draft {name} reads {bins} mel bins, the input has {source.inputs.shape[1]}. "
             "Use a draft with the target's feature size (num_mel_bins)."
         )
+    frames = getattr(draft.config, "max_source_positions", None)
+    if bins is not None and frames is not None and source.inputs.dim() == 3:
+        encoder = draft.get_encoder()
+        frames *= encoder.conv1.stride[0] * encoder.conv2.stride[0] if hasattr(encoder, "conv2") else 1
+        if source.inputs.shape[2] != frames:
+            raise SpecUnsupportedError(
+                f"The draft {name} reads segments of {frames} frames, the input has {source.inputs.shape[2]}. "
+                "Use a draft with the target's max_source_positions."
+            )
     if input_name(draft) != source.input_name:
         raise SpecUnsupportedError(
             f"The draft's encoder reads {input_name(draft)}, the target's {source.input_name}. "
