@@ -141,6 +141,7 @@ def _speculate(model, draft, settings, stream, kwargs):
     if draft is not None and not isinstance(draft, CandidateGenerator):
         require_usable(check_pair(model, draft, tokenizer=tokenizer, assistant_tokenizer=assistant_tokenizer))
     check_arguments(kwargs, kwargs.get("generation_config"), model.generation_config)
+    _heal(model, kwargs, tokenizer)
     request = SpecRequest(
         settings=settings,
         draft=draft,
@@ -169,6 +170,25 @@ def _speculate(model, draft, settings, stream, kwargs):
         )
 
     return _inherited(model, "generate")(model, custom_generate=loop, **kwargs)
+
+
+def _heal(model, kwargs, tokenizer) -> None:
+    """Heal the prompt's last token before the call, as plain decoding does in it (a custom loop gets no tokenizer)."""
+    configs = (kwargs.get("generation_config"), model.generation_config)
+    settings = (kwargs.get("token_healing"), *(getattr(config, "token_healing", None) for config in configs))
+    if not next((value for value in settings if value is not None), False):
+        return
+    ids, mask = compat.prompt_of(kwargs), kwargs.get("attention_mask")
+    if tokenizer is None or ids is None or mask is None:
+        raise SpecUnsupportedError("token_healing=True needs tokenizer=, input_ids and attention_mask= in the call.")
+    healed = model.heal_tokens(ids, tokenizer)
+    if healed.shape != ids.shape:
+        raise SpecUnsupportedError(
+            f"token_healing=True makes {healed.shape[1]} columns of {ids.shape[1]}, which the attention mask does not "
+            "fit. Heal the prompt first (model.heal_tokens) and pass it with its own mask."
+        )
+    kwargs.pop("inputs", None)
+    kwargs |= {"input_ids": healed, "token_healing": False}
 
 
 def _plain(model, kwargs, settings, reason: str):

@@ -88,8 +88,6 @@ def check_arguments(kwargs: dict, *configs) -> None:
         _refuse(f'cache_implementation="{effective("cache_implementation")}": the cache here is our own.', "Drop it.")
     if effective("use_cache") is False:
         _refuse("use_cache=False: drafting needs the cache.", "Drop it, or pass use_cache=True.")
-    if effective("token_healing"):
-        _refuse("token_healing=True changes the prompt.", "Heal the prompt first and drop it.")
     ids = compat.prompt_of(kwargs)
     embeds = kwargs.get("inputs_embeds")
     if isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.numel() == 0 and embeds is None:
