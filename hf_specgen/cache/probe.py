@@ -70,14 +70,14 @@ def cannot_read_blocks(model) -> str | None:
     return _once("blocks", model, lambda: _block_fault(model))
 
 
-def padding_counts(model) -> bool:
+def padding_counts(model, by_probe: bool = True) -> bool:
     """Whether padding changes what a model makes of a row: positions that count it, for want of `position_ids`; states
-    that read it; attention that picks it. Such rows are read without any."""
+    that read it; or, `by_probe`, attention that picks it. Such rows are read without any."""
     if model.config.is_encoder_decoder or compat.keeps_state(model):
         return True
     if "position_ids" not in compat.forward_parameters(type(model)) and model.config.model_type not in READS_MASK:
         return True
-    if model.config.model_type in KNOWN:
+    if model.config.model_type in KNOWN or not by_probe:
         return False
     return _once("padding", model, lambda: not _same_with_padding(model))
 

@@ -94,7 +94,7 @@ def _checked(call: Prepared, request: SpecRequest) -> Prompt:
     check_call(config, kwargs, request.synced_gpus)
     check_prompt(model, call.input_ids, kwargs, config._pad_token_tensor)
     prompt = prompt_of_call(model, call.input_ids, config, kwargs)
-    check_images(model, prompt.ids, kwargs)
+    check_images(model, prompt, kwargs)
     check_lengths(model, prompt, config.max_length)
     check_session(request.settings.spec_session, model, config, kwargs, prompt, request.cache)
     request.stream.check(len(prompt.rows))

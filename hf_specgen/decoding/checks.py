@@ -12,7 +12,7 @@ from ..cache.states import keeps_state
 from ..cache.stock import columns_held, holds_kv, refuse_unknown_layers, window_of
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
-from .prompt import Prompt, later_inputs, mask_name
+from .prompt import Prompt, later_inputs, mask_name, media_of
 
 PLAIN = 'Decode without spec_strategy, or pass spec_fallback="plain".'
 
@@ -164,14 +164,20 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
             )
 
 
-def check_images(model, ids: torch.Tensor, model_kwargs: dict) -> None:
+def check_images(model, prompt: Prompt, model_kwargs: dict) -> None:
     """Images and sound whose traces later forwards cannot be given row by row."""
-    given = [name for name in compat.PREFILL_ONLY if model_kwargs.get(name) is not None]
+    given = media_of(model, model_kwargs)
     name = type(model).__name__
     if given and model.config.model_type == "qwen4_exp":
         _refuse(f"{name} keeps the positions of images beside its cache, which is not followed here.")
     if model_kwargs.get("cross_attention_mask") is not None:
         _refuse(f"{name} attends to images through cross_attention_mask, which drafted blocks do not extend.")
+    ids = prompt.ids
+    if given and any(prompt.layout.pads) and probe.padding_counts(model, by_probe=False):
+        _refuse(
+            f"{name} reads padding as text, and {given[0]} cannot be divided among rows of different length.",
+            "Pass prompts of one length, or one at a time.",
+        )
     if given and len(ids) > 1 and compat.prepares_inputs(model) and hasattr(model.base_model, "rope_deltas"):
         positions = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
         prepared = model.prepare_inputs_for_generation(ids[:, -1:], position_ids=positions, use_cache=True)
@@ -243,7 +249,7 @@ def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, ca
     if cache is not None:
         _refuse("spec_session and a cache in one call.", way)
     extra = sorted(k for k, v in later_inputs(model, model_kwargs).items() if v is not None)
-    extra += [k for k in compat.PREFILL_ONLY if model_kwargs.get(k) is not None]
+    extra += media_of(model, model_kwargs)
     if model_kwargs.get("inputs_embeds") is not None:
         extra.append("inputs_embeds")
     if extra:

@@ -12,7 +12,7 @@ from ..cache.reader import Reader, device_of, groups_of, new_cache
 from ..cache.stock import Layout, columns_held
 from ..errors import SpecUnsupportedError
 from ..session import Kept, catch_up, resume
-from .prompt import PER_COLUMN, Prompt, later_inputs, mask_name
+from .prompt import PER_COLUMN, Prompt, later_inputs, mask_name, media_of
 
 
 @dataclass
@@ -47,7 +47,7 @@ def resumed(kept: Kept, prompt: Prompt, room: int) -> Prefill:
 def prefill(model, prompt: Prompt, config, model_kwargs: dict, room: int) -> Prefill:
     """Read the prompts. Rows of other lengths go apart where padding would shift a model's positions."""
     home, rows = prompt.ids.device, len(prompt.rows)
-    alone = probe.padding_counts(model) and any(prompt.layout.pads)
+    alone = any(prompt.layout.pads) and not media_of(model, model_kwargs) and probe.padding_counts(model)
     groups = groups_of(prompt.layout.lengths) if alone else [list(range(rows))]
     filled, logits, outputs, cross = [], [None] * rows, [], []
     for group in groups:

@@ -46,6 +46,17 @@ def later_inputs(model, model_kwargs: dict) -> dict:
     return {k: v for k, v in model_kwargs.items() if k not in own and v is not None}
 
 
+def media_of(model, model_kwargs: dict) -> list[str]:
+    """The names of the images, sounds and videos that a decoder reads among its text (an encoder has read its own).
+
+    transformers gives an empty dict where there are none.
+    """
+    if model.config.is_encoder_decoder:
+        return []
+    given = {name: model_kwargs.get(name) for name in compat.PREFILL_ONLY}
+    return [name for name, x in given.items() if x is not None and not (isinstance(x, dict) and not x)]
+
+
 def prompt_of_call(model, ids: torch.Tensor, config, model_kwargs: dict) -> Prompt:
     """The prompts among `generate`'s prepared inputs; rows padded on the right are moved, also in `model_kwargs`."""
     name = mask_name(model)

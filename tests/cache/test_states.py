@@ -132,5 +132,5 @@ def test_scores_hidden_states_and_a_stop_in_the_middle_of_a_block(name):
 @pytest.mark.parametrize("name", ["mamba", "jamba"])
 def test_layers_that_start_anew_in_every_block_are_refused(name):
     target = build(name)
-    with pytest.raises(ValueError, match="cannot check several tokens at once.*Decode without spec_strategy"):
+    with pytest.raises(ValueError, match=r"cannot check several tokens at once.*Decode without spec_strategy"):
         spec(target, noisy_copy(target), **prompts([5]), max_new_tokens=4, pad_token_id=0)
