@@ -7,10 +7,10 @@ from collections.abc import Callable
 from transformers import GenerationMixin, cache_utils
 from transformers.generation import utils as generation_utils
 
-_NAMES = ("cache", "past_key_values", "cache_params")  # newest first: 5.21 renamed the second into the first
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # newest first: 5.21 renamed the second into the first
 
 CACHE_NAME: str = next(
-    n for n in _NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    n for n in CACHE_NAMES if n in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 )
 """The name under which this transformers passes the KV cache around in `generate` and its outputs."""
 
@@ -40,14 +40,14 @@ def forward_parameters(model_class: type) -> frozenset[str]:
 def takes_cache(model_class: type) -> bool:
     """Whether the class's `forward` takes a transformers `Cache` (XLM's `cache` is a dict of its own)."""
     parameters = inspect.signature(model_class.forward).parameters
-    annotations = [str(parameters[n].annotation) for n in _NAMES if n in parameters]
+    annotations = [str(parameters[n].annotation) for n in CACHE_NAMES if n in parameters]
     return any(not a.startswith("dict") for a in annotations)
 
 
 def cache_argument(model) -> str:
     """The name under which this model's `forward` takes its KV cache (remote code may still use an older one)."""
     known = forward_parameters(type(model))
-    return next((n for n in (CACHE_NAME, *_NAMES) if n in known), CACHE_NAME)
+    return next((n for n in (CACHE_NAME, *CACHE_NAMES) if n in known), CACHE_NAME)
 
 
 def text_config(model):
@@ -88,13 +88,18 @@ def prompt_of(kwargs: dict):
 
 def pop_cache(kwargs: dict):
     """Take the KV cache out of `generate`'s keyword arguments, whatever its name; None if there is none."""
-    found = [kwargs.pop(n, None) for n in _NAMES]
+    found = [kwargs.pop(n, None) for n in CACHE_NAMES]
     return next((c for c in found if c is not None), None)
+
+
+def name_of_cache(kwargs: dict) -> str:
+    """The name under which the KV cache is among `generate`'s prepared arguments."""
+    return next((n for n in CACHE_NAMES if kwargs.get(n) is not None), CACHE_NAME)
 
 
 def cache_of(outputs):
     """The KV cache in a model's output, or None."""
-    return next((c for n in _NAMES if (c := outputs.get(n)) is not None), None)
+    return next((c for n in CACHE_NAMES if (c := outputs.get(n)) is not None), None)
 
 
 def original(function: Callable) -> Callable:

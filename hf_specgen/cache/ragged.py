@@ -264,6 +264,8 @@ class RaggedCache(Cache):
 
     # ---- what transformers' own mask code asks for (uniform forwards) -----------------------------------------------
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        if layer_idx and self.kv[layer_idx] is None and self.is_dummy[layer_idx]:
+            return 0
         return max(self.current.starts) if self.current else max(self.lengths)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:

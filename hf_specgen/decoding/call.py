@@ -20,7 +20,7 @@ from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
-from .checks import check_cache, check_call, check_images, check_lengths, check_prompt, check_session
+from .checks import check_cache, check_call, check_images, check_lengths, check_outputs, check_prompt, check_session
 from .loop import Decoding
 from .output import KeyColumns, as_dict, sequences_of
 from .prefill import prefill, resumed
@@ -92,6 +92,7 @@ def decode(call: Prepared, request: SpecRequest, make_drafter):
 def _checked(call: Prepared, request: SpecRequest) -> Prompt:
     model, config, kwargs = call.model, call.config, call.model_kwargs
     check_call(config, kwargs, request.synced_gpus)
+    check_outputs(model, config)
     check_prompt(model, call.input_ids, kwargs, config._pad_token_tensor)
     prompt = prompt_of_call(model, call.input_ids, config, kwargs)
     check_images(model, prompt, kwargs)

@@ -2,14 +2,14 @@
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, DynamicIndexedLayer, DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from .. import compat
 from ..cache import probe
 from ..cache.reader import device_of, new_cache
 from ..cache.states import keeps_state
-from ..cache.stock import columns_held, holds_kv, refuse_unknown_layers, window_of
+from ..cache.stock import columns_held, holds_kv, own_part, refuse_unknown_layers, window_of
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
 from .prompt import Prompt, later_inputs, mask_name, media_of
@@ -60,6 +60,10 @@ def check_model(model, whose: str) -> None:
     config = compat.text_config(model)
     if reason := UNFIT.get(config.model_type):
         _refuse(f"The {whose} ({name}) {reason}.")
+    if config.model_type in ("qwen4_exp", "qwen4_exp_text") and not hasattr(
+        DynamicIndexedLayer(), "indexer_position_ids"
+    ):
+        _refuse(f"The {whose} ({name}) keeps the positions of what it has read elsewhere in this transformers.")
     refuse_unknown_layers(DynamicCache(config=config), whose)
     if reason := probe.cannot_read_blocks(model):
         _refuse(f"The {whose} ({name}) cannot check several tokens at once: {reason}.")
@@ -92,6 +96,19 @@ def check_arguments(kwargs: dict, *configs) -> None:
     embeds = kwargs.get("inputs_embeds")
     if isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.numel() == 0 and embeds is None:
         _refuse(f"The prompt is empty (input_ids of shape {tuple(ids.shape)}).", "Pass at least one token.")
+
+
+def check_outputs(model, config) -> None:
+    """Outputs per layer whose layers are not the cache's."""
+    if not config.return_dict_in_generate:
+        return
+    text, name = compat.text_config(model), type(model).__name__
+    if config.output_attentions:
+        keyless = [not isinstance(layer, DynamicLayer) for layer in own_part(new_cache(model)).layers]
+        if any(keyless) or getattr(text, "cross_attention_layers", None):
+            _refuse(f"output_attentions: layers of {name} have no keys of their own to show.", "Drop it.")
+    if config.output_hidden_states and hasattr(text, "altup_num_inputs"):
+        _refuse(f"output_hidden_states: {name} gives several versions of each.", "Drop it.")
 
 
 def check_call(config, model_kwargs: dict, synced_gpus: bool) -> None:

@@ -104,7 +104,7 @@ def _of_group(model, prompt: Prompt, model_kwargs: dict, rows: list[int]) -> dic
         positions = positions[..., positions.shape[-1] - length :].expand(*positions.shape[:-2], len(prompt.rows), -1)
         found["position_ids"] = positions[..., torch.tensor(rows, device=positions.device), :]
     compat.pop_cache(found)
-    found[compat.CACHE_NAME] = new_cache(model, cross=model.config.is_encoder_decoder)
+    found[compat.name_of_cache(model_kwargs)] = new_cache(model, cross=model.config.is_encoder_decoder)
     return found
 
 

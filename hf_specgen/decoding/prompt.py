@@ -42,7 +42,7 @@ def mask_name(model) -> str:
 def later_inputs(model, model_kwargs: dict) -> dict:
     """What `generate` hands to every forward after the first, beside text, positions and cache."""
     own = {mask_name(model), "position_ids", "inputs_embeds", "decoder_input_ids", "use_cache", "logits_to_keep"}
-    own |= {"output_attentions", "output_hidden_states", "cache", "past_key_values", *compat.PREFILL_ONLY}
+    own |= {"output_attentions", "output_hidden_states", *compat.CACHE_NAMES, *compat.PREFILL_ONLY}
     return {k: v for k, v in model_kwargs.items() if k not in own and v is not None}
 
 
