@@ -1,5 +1,6 @@
 """`enable`, `disable` and the mixin: how speculation gets into `generate()`."""
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -78,9 +79,13 @@ class SpecGenerationMixin(GenerationMixin):
         kwargs.update(zip(_POSITIONAL, args, strict=False))
         stream = Stream(kwargs.get("streamer"))
         try:
-            return _with_fallback(self, kwargs, stream, SimpleNamespace(**shared))
-        finally:  # whoever listens to an iterator streamer must not wait for ever
-            stream.end()
+            out = _with_fallback(self, kwargs, stream, SimpleNamespace(**shared))
+        except BaseException:
+            with contextlib.suppress(Exception):  # whoever listens to an iterator streamer must not wait for ever
+                stream.end()
+            raise
+        stream.end()
+        return out
 
     def _assisted_decoding(self, input_ids, *args, spec_request: SpecRequest | None = None, **kwargs):
         """Our loop for a call with `spec_strategy`; the class's own for any other."""
@@ -245,7 +250,7 @@ def enable(model=None, **defaults):
     `spec_strategy=None` in a call decodes plainly.
 
     On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
-    model stays what it was: picklable, deep-copyable, savable, of the same type. PEFT, compile and data-parallel
+    model stays what it was: picklable, deep-copyable (a draft among the defaults with it), savable, of the same type. PEFT, compile and data-parallel
     wrappers are looked through.
 
     Returns:

@@ -21,6 +21,9 @@ DUMMY_LAYERS: tuple[type, ...] = tuple(
 """Cache layers that hold nothing, because their layer reads another one's keys and values (newer versions only)."""
 
 
+CHUNKS_BEHIND_CACHE: bool = hasattr(generation_utils, "_slice_mm_encoder_output")
+"""Whether a prefill in chunks goes on from a filled cache (older versions read the whole text onto it)."""
+
 PREFILL_ONLY: tuple[str, ...] = (
     *generation_utils.MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL,
     "image_grid_thw",
@@ -31,15 +34,27 @@ PREFILL_ONLY: tuple[str, ...] = (
 
 
 @functools.lru_cache(maxsize=256)
+def _forward(model_class: type) -> dict[str, inspect.Parameter]:
+    """The arguments of a class's `forward`; those of the inherited one too where it hands on `**kwargs`."""
+    found = {}
+    for cls in model_class.__mro__:
+        if "forward" not in vars(cls):
+            continue
+        parameters = inspect.signature(vars(cls)["forward"]).parameters
+        found = {**parameters, **found}
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            break
+    return found
+
+
 def forward_parameters(model_class: type) -> frozenset[str]:
     """Names of the arguments that the class's `forward` takes."""
-    return frozenset(inspect.signature(model_class.forward).parameters)
+    return frozenset(_forward(model_class))
 
 
-@functools.lru_cache(maxsize=256)
 def takes_cache(model_class: type) -> bool:
     """Whether the class's `forward` takes a transformers `Cache` (XLM's `cache` is a dict of its own)."""
-    parameters = inspect.signature(model_class.forward).parameters
+    parameters = _forward(model_class)
     annotations = [str(parameters[n].annotation) for n in CACHE_NAMES if n in parameters]
     return any(not a.startswith("dict") for a in annotations)
 

@@ -13,4 +13,5 @@ class SpecNumericsError(RuntimeError):
 
 
 class SpecDraftError(RuntimeError):
-    """The draft failed in the middle of a call (out of memory). The message names the cause and the way out."""
+    """Drafting failed in the middle of a call (out of memory; a processor that can no longer be copied). The message
+    names the cause and the way out."""

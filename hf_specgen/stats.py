@@ -112,7 +112,8 @@ class SpecStats(_Figures):
     Attributes:
         strategy, lossless: of the (last) call; None before any.
         fallback_reason: why a call was decoded without its draft; None if none was.
-        target_forwards, draft_forwards: forwards run, prefills included.
+        target_forwards, draft_forwards: forwards run, prefills included (and one more of the target's where a cache is
+            returned and rows ended before others: it reads their last tokens).
         prefill_seconds: both models' reading of the prompts.
         draft_seconds, verify_seconds: in the draft's and the target's forwards after the prefill.
         rest_seconds: everything else after the prefill: acceptance, stops, streams, caches.

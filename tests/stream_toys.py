@@ -4,11 +4,10 @@ import functools
 import threading
 
 import torch
-from toys import noisy, tiny
+from toys import Scripted, noisy, tiny
 from transformers import AutoTokenizer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from hf_specgen import Drafter, Proposal
 from hf_specgen.demo import PAIR
 
 BYTES = 2048
@@ -17,6 +16,19 @@ PATIENCE = 20.0  # seconds after which a consumer counts as hanging
 
 class Broken(RuntimeError):
     """Raised on purpose."""
+
+
+class FailsAt:
+    """Raises at its `at`-th call (0 is the first); gives back its last argument before, as a processor does."""
+
+    def __init__(self, at, error=Broken):
+        self.left, self.error = at, error
+
+    def __call__(self, *args):
+        if self.left == 0:
+            raise self.error("on purpose")
+        self.left -= 1
+        return args[-1]
 
 
 class Recorder(BaseStreamer):
@@ -106,24 +118,10 @@ def says(*texts):
     return allowed
 
 
-class Halfway(Drafter):
-    """Knows what will be said, and is wrong at about every `wrong`-th token: blocks of all lengths are accepted."""
-
-    def __init__(self, answers, starts, wrong):
-        self.answers, self.starts, self.wrong = answers, starts, wrong
-
-    def errs(self, place):
-        return place % self.wrong == place // 10 % self.wrong  # the phase drifts: no K keeps in step with it
-
-    def propose(self, rows, widths, verifier, noise):
-        drafts = []
-        for row, width in zip(rows, widths, strict=True):
-            at = row.length - self.starts[row.index]
-            true = self.answers[row.index][at : at + width]
-            drafts.append([token + self.errs(at + i) for i, token in enumerate(true)])
-        longest = max(map(len, drafts))
-        tokens = torch.tensor([draft + [0] * (longest - len(draft)) for draft in drafts], dtype=torch.long)
-        return Proposal(tokens.reshape(len(rows), longest), torch.tensor([len(draft) for draft in drafts]))
+def half_right(prompts, answers):
+    """A draft that knows what will be said and is wrong now and then: blocks of all lengths are accepted."""
+    texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    return Scripted(texts, [[0, 3, 1, 5, 2, 4] * len(text) for text in texts], BYTES)
 
 
 def consumed(iterator_streamer, call):

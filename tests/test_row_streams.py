@@ -8,12 +8,12 @@ import torch
 from stream_toys import (
     PATIENCE,
     Broken,
-    Halfway,
     Pieces,
     Recorder,
     RowRecorder,
     byte_pair,
     byte_tokenizer,
+    half_right,
     in_thread,
     says,
 )
@@ -135,12 +135,12 @@ def test_a_streamer_of_one_row_is_refused_with_several_before_anything_is_put(pa
 
 
 # ---- text streamers, one per row ----------------------------------------------------------------------
-def speaking(wrong=3):
-    """Inputs and options that make the byte pair say TEXTS, and a draft that is wrong now and then."""
+def speaking():
+    """Inputs and options that make the byte pair say TEXTS, and a draft that is right now and then."""
     tokenizer = byte_tokenizer()
     inputs = tokenizer(ASKED, return_tensors="pt", padding=True, padding_side="left")
     answers = [tokenizer.encode(text) for text in TEXTS]
-    draft = Halfway(answers, inputs["attention_mask"].sum(1).tolist(), wrong)
+    draft = half_right([tokenizer.encode(asked) for asked in ASKED], answers)
     return inputs, draft, {"prefix_allowed_tokens_fn": says(*answers), "max_new_tokens": 90}
 
 

@@ -4,41 +4,15 @@ import threading
 
 import pytest
 import torch
-from toys import noisy, plain, prompts, tiny
+from toys import Scripted, noisy, plain, prompts, tiny
 from transformers import GenerationConfig
 
 import hf_specgen
-from hf_specgen import Drafter, Proposal, RowStats, SpecStats, collect_stats
+from hf_specgen import RowStats, SpecStats, collect_stats
 
 K = 4
 NEW = 10  # 1 + (0 + 1) + (2 + 1) + (4 + 1)
 PATTERN = (0, 2, K)
-
-
-class Scripted(Drafter):
-    """Proposes the true continuation, wrong from the n-th token on; n is `patterns[row][round]` (then: all right)."""
-
-    def __init__(self, texts, patterns, vocabulary: int = 64):
-        self.texts, self.patterns, self.vocabulary = texts, [list(p) for p in patterns], vocabulary
-        self.begun = 0
-
-    def begin(self, rows, *_):
-        self.begun += 1
-
-    def propose(self, rows, widths, verifier, noise):
-        if not max(widths):
-            return Proposal.empty(len(rows), rows[0].ids.device)
-        self.forwards += 1
-        tokens = torch.zeros(len(rows), max(widths), dtype=torch.long)
-        counts = torch.zeros(len(rows), dtype=torch.long)
-        for b, (row, width) in enumerate(zip(rows, widths, strict=True)):
-            truth = self.texts[row.index][row.length : row.length + width]
-            right = self.patterns[row.index].pop(0) if width and self.patterns[row.index] else width
-            draft = [token if i < right else (token + 1) % self.vocabulary for i, token in enumerate(truth)]
-            counts[b] = len(draft)
-            tokens[b, : len(draft)] = torch.tensor(draft)
-            row.ids[row.length : row.length + len(draft)] = tokens[b, : len(draft)]
-        return Proposal(tokens, counts)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +169,8 @@ def test_identities_hold_with_a_model_as_draft(target, strategy, do_sample):
         assert row.emitted == row.accepted + row.rounds - row.trimmed
         assert row.accepted - row.trimmed <= mask.sum() <= row.accepted
     assert stats.emitted == sum(row.emitted for row in stats.rows)
-    assert stats.target_forwards == max(row.rounds for row in stats.rows)
+    ends = {row.emitted for row in stats.rows}  # rows that end before others are read to their end for the cache
+    assert stats.target_forwards == max(row.rounds for row in stats.rows) + (len(ends) > 1)
     assert stats.accepted > 0
 
 

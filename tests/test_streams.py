@@ -1,18 +1,21 @@
 """One row's stream: the very calls of plain decoding, token by token as rounds go, and one `end()` whatever happens."""
 
 import asyncio
+import contextlib
+import threading
 
 import pytest
 import torch
 from stream_toys import (
     PATIENCE,
     Broken,
-    Halfway,
+    FailsAt,
     Pieces,
     Recorder,
     byte_pair,
     byte_tokenizer,
     consumed,
+    half_right,
     in_thread,
     says,
 )
@@ -89,6 +92,15 @@ def test_an_encoder_decoders_stream_is_plains():
     assert ours.shown() == theirs.shown() and ours.puts[0].tolist() == [[2]]
 
 
+def test_a_prompt_of_embeddings_is_shown_as_plainly(pair, prompt):
+    inputs = {"inputs_embeds": pair[0].get_input_embeddings()(prompt["input_ids"]).detach()}
+    theirs, ours, out = both(pair, inputs)
+    assert ours.shown() == theirs.shown() and ours.puts[0].shape == (1, 0)
+    row = Pieces(byte_tokenizer(), skip_prompt=True)
+    spec(*pair, **inputs, max_new_tokens=NEW, streamer=hf_specgen.RowStreamers([row]))
+    assert row.text == byte_tokenizer().decode(out.sequences[0])
+
+
 # ---- when it is put -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("k", [1, 4])
 def test_tokens_are_put_as_their_round_ends(pair, prompt, k):
@@ -140,11 +152,11 @@ def test_nothing_after_a_stop_in_a_block_is_put(tokenizer, kind, at):
 
 
 # ---- text ---------------------------------------------------------------------------------------------
-def speaking(tokenizer, wrong=None):
-    """Inputs and options that make the byte pair say TEXT, and a draft that is wrong now and then, or never."""
+def speaking(tokenizer, draft=None):
+    """Inputs and options that make the byte pair say TEXT, and a draft: one that is right now and then, or that."""
     inputs = tokenizer(PROMPT, return_tensors="pt")
     answer = tokenizer.encode(TEXT)
-    draft = Halfway([answer], [inputs["input_ids"].shape[1]], wrong) if wrong else byte_pair()[1]
+    draft = draft or half_right(inputs["input_ids"].tolist(), [answer])
     return inputs, draft, {"prefix_allowed_tokens_fn": says(answer), "max_new_tokens": len(answer)}
 
 
@@ -153,12 +165,12 @@ def test_the_text_has_characters_of_two_to_four_tokens(tokenizer):
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
-@pytest.mark.parametrize("wrong", [None, 2, 3, 7])
+@pytest.mark.parametrize("right", ["always", "now and then"])
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 @pytest.mark.parametrize("skip_prompt", [False, True])
-def test_printed_text_equals_plains_piece_by_piece(tokenizer, wrong, k, skip_prompt):
+def test_printed_text_equals_plains_piece_by_piece(tokenizer, right, k, skip_prompt):
     """Whatever blocks the characters are torn apart by."""
-    inputs, draft, options = speaking(tokenizer, wrong)
+    inputs, draft, options = speaking(tokenizer, byte_pair()[1] if right == "always" else None)
 
     def make():
         return Pieces(tokenizer, skip_prompt=skip_prompt, skip_special_tokens=True)
@@ -166,11 +178,11 @@ def test_printed_text_equals_plains_piece_by_piece(tokenizer, wrong, k, skip_pro
     theirs, ours, out = both(byte_pair(), inputs, make, draft=draft, num_assistant_tokens=k, **options)
     assert ours.pieces == theirs.pieces and ours.ends == 1
     assert ours.text == ("" if skip_prompt else PROMPT) + TEXT
-    assert (out.spec_stats.accepted < out.spec_stats.drafted) == bool(wrong)
+    assert (out.spec_stats.accepted < out.spec_stats.drafted) == (right != "always")
 
 
 def test_text_streamer_prints_on_stdout_what_plain_prints(tokenizer, capsys):
-    inputs, draft, options = speaking(tokenizer, 3)
+    inputs, draft, options = speaking(tokenizer)
     plain(byte_pair()[0], **inputs, do_sample=False, streamer=TextStreamer(tokenizer), **options)
     want = capsys.readouterr().out
     spec(byte_pair()[0], draft, **inputs, streamer=TextStreamer(tokenizer), **options)
@@ -178,14 +190,14 @@ def test_text_streamer_prints_on_stdout_what_plain_prints(tokenizer, capsys):
 
 
 def test_text_iterator_streamer_in_a_thread(tokenizer):
-    inputs, draft, options = speaking(tokenizer, 3)
+    inputs, draft, options = speaking(tokenizer)
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=PATIENCE)
     pieces, errors = consumed(streamer, lambda: spec(byte_pair()[0], draft, **inputs, streamer=streamer, **options))
     assert not errors and "".join(pieces) == TEXT and len(pieces) > 20
 
 
 def test_async_text_iterator_streamer(tokenizer):
-    inputs, draft, options = speaking(tokenizer, 3)
+    inputs, draft, options = speaking(tokenizer)
 
     async def main():
         streamer = AsyncTextIteratorStreamer(tokenizer, skip_prompt=True, timeout=PATIENCE)
@@ -199,19 +211,6 @@ def test_async_text_iterator_streamer(tokenizer):
 
 
 # ---- end(), once --------------------------------------------------------------------------------------
-class FailsAt:
-    """Raises at its `at`-th call (0 is the first); gives back its last argument before, as a processor does."""
-
-    def __init__(self, at, error=Broken):
-        self.left, self.error = at, error
-
-    def __call__(self, *args):
-        if self.left == 0:
-            raise self.error("on purpose")
-        self.left -= 1
-        return args[-1]
-
-
 def processor(at):
     return lambda: {"logits_processor": [FailsAt(at)]}
 
@@ -309,6 +308,39 @@ def test_an_error_in_end_comes_out_and_end_is_not_tried_again(pair, prompt):
     assert ours.ends == 1
 
 
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+def test_an_error_in_end_does_not_hide_the_one_before_it(pair, prompt, error):
+    """A Ctrl-C must not turn into the broken pipe of a client that has gone as well."""
+
+    class Gone(Recorder):
+        def end(self):
+            super().end()
+            raise BrokenPipeError("gone")
+
+    with pytest.raises(error, match="on purpose"):
+        spec(*pair, **prompt, max_new_tokens=NEW, streamer=Gone(fails_at=4, error=error))
+
+
+@pytest.mark.parametrize("fallback", [None, "plain"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_processor_that_can_no_longer_be_copied_does_not_stream_twice(pair, prompt, fallback):
+    """It keeps a lock from its first call on: too late for a refusal before the first token."""
+
+    class Locks:
+        lock = None
+
+        def __call__(self, input_ids, scores):
+            self.lock = self.lock or threading.Lock()
+            return scores
+
+    ours, want = Recorder(), plain(pair[0], **prompt, max_new_tokens=NEW, do_sample=False)[0].tolist()
+    options = {"max_new_tokens": NEW, "logits_processor": [Locks()], "spec_fallback": fallback}
+    with contextlib.suppress(hf_specgen.SpecUnsupportedError, RuntimeError):
+        assert spec(*pair, **prompt, streamer=ours, **options).sequences[0].tolist() == want
+    shown = torch.cat([x.flatten() for x in ours.puts]).tolist() if ours.puts else []
+    assert shown == want[: len(shown)] and ours.ends == 1
+
+
 @pytest.mark.parametrize("fails", [False, True], ids=["goes well", "fails"])
 def test_the_plain_fallback_streams_as_plain_and_ends_once(pair, prompt, fails):
     theirs, ours = Recorder(), Recorder(fails_at=4 if fails else None)
@@ -330,7 +362,7 @@ def test_the_plain_fallback_streams_as_plain_and_ends_once(pair, prompt, fails):
 
 def test_one_streamer_serves_one_call_after_another(tokenizer):
     """As a chat program does: a TextStreamer starts anew after its end."""
-    inputs, draft, options = speaking(tokenizer, 3)
+    inputs, draft, options = speaking(tokenizer)
     ours = Pieces(tokenizer, skip_prompt=True)
     for _ in range(2):
         options["prefix_allowed_tokens_fn"] = says(tokenizer.encode(TEXT))

@@ -3,13 +3,16 @@
 An unrelated random draft accepts nothing and hides faults; a noisy copy accepts often and fails inside blocks.
 """
 
+import contextlib
 import copy
 import string
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedConfig
 
 import hf_specgen
+from hf_specgen import Drafter, Proposal
+from hf_specgen.compat import CACHE_NAME
 
 VOCAB = 64
 EOS = 63
@@ -49,6 +52,40 @@ def noisy(model, noise: float = 0.05, seed: int = 1):
     return draft
 
 
+def contrary(model):
+    """A draft that proposes what its target likes least."""
+    draft = copy.deepcopy(hf_specgen.disable(model))
+    with torch.no_grad():
+        draft.get_output_embeddings().weight.neg_()
+    return draft
+
+
+class Scripted(Drafter):
+    """Proposes the true continuation, wrong from the n-th token on; n is `patterns[row][round]` (then: all right)."""
+
+    def __init__(self, texts, patterns, vocabulary: int = VOCAB):
+        self.texts, self.patterns, self.vocabulary = texts, [list(p) for p in patterns], vocabulary
+        self.begun = 0
+
+    def begin(self, rows, *_):
+        self.begun += 1
+
+    def propose(self, rows, widths, verifier, noise):
+        if not max(widths):
+            return Proposal.empty(len(rows), rows[0].ids.device)
+        self.forwards += 1
+        tokens = torch.zeros(len(rows), max(widths), dtype=torch.long)
+        counts = torch.zeros(len(rows), dtype=torch.long)
+        for b, (row, width) in enumerate(zip(rows, widths, strict=True)):
+            truth = self.texts[row.index][row.length : row.length + width]
+            right = self.patterns[row.index].pop(0) if width and self.patterns[row.index] else width
+            draft = [token if i < right else (token + 1) % self.vocabulary for i, token in enumerate(truth)]
+            counts[b] = len(draft)
+            tokens[b, : len(draft)] = torch.tensor(draft)
+            row.ids[row.length : row.length + len(draft)] = tokens[b, : len(draft)]
+        return Proposal(tokens, counts)
+
+
 def prompts(lengths: list[int], seed: int = 0, side: str = "left", vocab: int = VOCAB):
     """`input_ids` and `attention_mask` of random prompts, padded on one side with id 0."""
     generator = torch.Generator().manual_seed(seed)
@@ -62,9 +99,10 @@ def prompts(lengths: list[int], seed: int = 0, side: str = "left", vocab: int = 
 
 
 def row_alone(batch, b: int):
-    """Row b of a padded batch as a batch of its own, without padding."""
-    ids = batch["input_ids"][b][batch["attention_mask"][b].bool()][None]
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    """Row b of a padded batch as a batch of its own, without padding; also of its other inputs."""
+    mask = batch["attention_mask"][b].bool()
+    row = {k: x[b : b + 1, mask] if x.shape[1:2] == mask.shape else x[b : b + 1] for k, x in batch.items()}
+    return row | {"attention_mask": torch.ones(1, int(mask.sum()), dtype=torch.long)}
 
 
 def plain(model, **kwargs):
@@ -83,6 +121,50 @@ def spec(model, draft, strategy: str = "rejection", **kwargs):
         )
     finally:
         hf_specgen.disable(model)
+
+
+def said(who: str, model, draft=None, new: int = 12, **kwargs):
+    """A greedy call by "plain" or "ours", returning the dict."""
+    options = {"max_new_tokens": new, "do_sample": False, "return_dict_in_generate": True} | kwargs
+    return plain(model, **options) if who == "plain" else spec(model, draft, **{"num_assistant_tokens": 4} | options)
+
+
+def assert_as_alone(model, out, batch, new: int = 12, **kwargs):
+    """Each row's new ids, and logits to 1e-3 of their spread where there are some, are plain's of the row alone."""
+    for b in range(len(batch["attention_mask"])):
+        wanted = said("plain", model, new=new, **row_alone(batch, b), output_logits=True, **kwargs)
+        ids = wanted.sequences[0, -len(wanted.logits) :].tolist()
+        got = out.sequences[b, -out.draft_mask.shape[1] :].tolist()
+        assert got[: len(ids)] == ids and out.spec_stats.rows[b].emitted == len(ids), f"row {b}"
+        for ours, theirs in zip(out.logits or (), wanted.logits, strict=False):
+            assert ((ours[b] - theirs[0]).abs().max() / theirs.std()).item() < 1e-3, f"row {b}"
+
+
+def seeded(seed: int = 3) -> dict:
+    """Arguments of a sampled call: the coupled text depends on nothing but this."""
+    return {"do_sample": True, "generator": torch.Generator().manual_seed(seed)}
+
+
+@torch.no_grad()
+def read_into_cache(model, batch, **kwargs) -> dict:
+    """The argument of `generate` that holds a cache which has read these prompts."""
+    cache = DynamicCache(config=model.config)
+    positions = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    if "position_ids" in hf_specgen.compat.forward_parameters(type(model)):
+        kwargs = {"position_ids": positions} | kwargs
+    model(**kwargs | batch, **{CACHE_NAME: cache})
+    return {CACHE_NAME: cache}
+
+
+@contextlib.contextmanager
+def reading(model):
+    """The shapes `[rows, width]` of the ids that the model's forwards are given, as they come."""
+    shapes = []
+    hook = model.get_input_embeddings().register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
+    try:
+        yield shapes
+    finally:
+        hook.remove()
 
 
 def new_tokens(sequences: torch.Tensor, columns: int, pad: int = 0, eos: int | None = EOS) -> list[list[int]]:

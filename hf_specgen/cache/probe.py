@@ -7,6 +7,7 @@ alone: if the logits agree, it understands; if they differ or it raises, its row
 import threading
 
 import torch
+from transformers.modeling_outputs import BaseModelOutput
 
 from .. import compat
 from .ragged import RaggedCache
@@ -35,7 +36,9 @@ KNOWN = frozenset(
     ]
 )
 READS_MASK = ("bloom", "mpt")
-"""Without position_ids, but their biases are built from the mask."""
+"""Without position_ids, but their biases are built from the mask (MPT's from columns: a shift is nothing to them)."""
+
+KNOWN_ENCODER_DECODERS = frozenset(["t5", "bart", "whisper", "mbart", "marian", "pegasus"])
 
 _verdicts: dict[tuple, object] = {}
 _lock = threading.Lock()
@@ -65,7 +68,7 @@ def cannot_read_blocks(model) -> str | None:
     Asked on the model's own cache: recurrent layers that start anew for every block, attention that looks ahead inside
     one, forwards that refuse one.
     """
-    if model.config.model_type in KNOWN or model.config.is_encoder_decoder:
+    if model.config.model_type in KNOWN | KNOWN_ENCODER_DECODERS:
         return None
     return _once("blocks", model, lambda: _block_fault(model))
 
@@ -77,6 +80,8 @@ def padding_counts(model, by_probe: bool = True) -> bool:
         return True
     if "position_ids" not in compat.forward_parameters(type(model)) and model.config.model_type not in READS_MASK:
         return True
+    if drops_positions(model):
+        return True
     if model.config.model_type in KNOWN or not by_probe:
         return False
     return _once("padding", model, lambda: not _same_with_padding(model))
@@ -85,6 +90,29 @@ def padding_counts(model, by_probe: bool = True) -> bool:
 def _some_text(model, length: int) -> list[int]:
     known = max(1, min(compat.text_config(model).vocab_size, 997) - 1)
     return [(7 * i) % known + 1 for i in range(length)]
+
+
+def _some_encoding(model, device: torch.device) -> dict:
+    """Something in place of an encoder's outputs, for models that have one."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(1, 5, compat.text_config(model).hidden_size, generator=generator)
+    return {"encoder_outputs": BaseModelOutput(last_hidden_state=states.to(device, model.dtype))}
+
+
+def drops_positions(model) -> bool:
+    """Whether the model's own preparation throws `position_ids` away, so that it counts columns of its cache."""
+    return compat.prepares_inputs(model) and _once("positions", model, lambda: _drops_positions(model))
+
+
+def _drops_positions(model) -> bool:
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    try:
+        prepared = model.prepare_inputs_for_generation(ids, position_ids=ids, use_cache=True)
+    except Exception:
+        return True
+    return prepared.get("position_ids") is None
 
 
 def _tolerance(model) -> float:
@@ -116,12 +144,14 @@ def _block_fault(model) -> str | None:
     config = compat.text_config(model)
     head = 6 + min(getattr(config, "sliding_window", None) or 0, 32)
     ids = torch.tensor([_some_text(model, head + 6)], device=device_of(model, torch.device("cpu")))
+    beside = _some_encoding(model, ids.device)
 
     def read(widths: list[int]) -> torch.Tensor:
-        logits, cache = read_prompt(model, ids[:, :head], None)
+        logits, cache = read_prompt(model, ids[:, :head], None, **beside)
         found, start = [logits], head
         for width in widths:
-            logits, cache = read_prompt(model, ids[:, start : start + width], None, width, cache=cache, start=start)
+            block = ids[:, start : start + width]
+            logits, cache = read_prompt(model, block, None, width, cache=cache, start=start, **beside)
             found.append(logits)
             start += width
         return torch.cat(found, dim=1).float()
@@ -129,6 +159,8 @@ def _block_fault(model) -> str | None:
     try:
         alone, blocks = read([1] * 6), read([3, 3])
     except Exception as error:
+        if beside:  # perhaps over what we gave it in place of an encoder's outputs
+            return None
         return f"its forward raises {type(error).__name__} ({error})"
     gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
     return (

@@ -46,6 +46,10 @@ def read_prompt(
     if "position_ids" in known and not model.config.is_encoder_decoder:
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
         inputs["position_ids"] = positions if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
+    if compat.prepares_inputs(model):
+        ids = inputs.pop(ids_name(model))
+        first = not start
+        inputs = model.prepare_inputs_for_generation(ids, is_first_iteration=first, **inputs)
     if "logits_to_keep" in known:
         inputs["logits_to_keep"] = keep_logits
     return model(**inputs, return_dict=True).logits[:, -keep_logits:], cache

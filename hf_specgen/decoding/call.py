@@ -13,7 +13,7 @@ from ..cache.stock import Export, own_part, put_back_on_error, refuse_unknown_la
 from ..config import SpecConfig
 from ..drafters import Drafter, ModelDrafter, Source
 from ..drafters.encoder import input_name
-from ..errors import SpecUnsupportedError
+from ..errors import SpecDraftError, SpecUnsupportedError
 from ..lengths import SCHEDULES
 from ..noise import row_seeds
 from ..processors import custom_processors, own_processors
@@ -100,7 +100,7 @@ def _checked(call: Prepared, request: SpecRequest) -> Prompt:
     check_session(request.settings.spec_session, model, config, kwargs, prompt, request.cache)
     request.stream.check(len(prompt.rows))
     if request.cache is not None:
-        check_cache(model, request.cache, prompt)
+        check_cache(model, config, request.cache, prompt)
     return prompt
 
 
@@ -147,7 +147,10 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
         plain_on_oom=settings.spec_fallback == "plain",
     )
     clock.restart()
-    loop.run(read.logits)
+    try:
+        loop.run(read.logits)
+    except SpecUnsupportedError as error:  # which promises that nothing has been decoded
+        raise SpecDraftError(f"In the middle of the text: {error}") from error
     pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
     sequences = sequences_of(call.input_ids, rows, pad)
     if export is not None:

@@ -60,9 +60,8 @@ def check_model(model, whose: str) -> None:
     config = compat.text_config(model)
     if reason := UNFIT.get(config.model_type):
         _refuse(f"The {whose} ({name}) {reason}.")
-    if config.model_type in ("qwen4_exp", "qwen4_exp_text") and not hasattr(
-        DynamicIndexedLayer(), "indexer_position_ids"
-    ):
+    keeps_positions = hasattr(DynamicIndexedLayer(), "indexer_position_ids")
+    if config.model_type in ("qwen4_exp", "qwen4_exp_text") and not keeps_positions:
         _refuse(f"The {whose} ({name}) keeps the positions of what it has read elsewhere in this transformers.")
     refuse_unknown_layers(DynamicCache(config=config), whose)
     if reason := probe.cannot_read_blocks(model):
@@ -104,8 +103,9 @@ def check_outputs(model, config) -> None:
         return
     text, name = compat.text_config(model), type(model).__name__
     if config.output_attentions:
-        keyless = [not isinstance(layer, DynamicLayer) for layer in own_part(new_cache(model)).layers]
-        if any(keyless) or getattr(text, "cross_attention_layers", None):
+        layers = own_part(new_cache(model)).layers
+        keyless = [not isinstance(layer, DynamicLayer) for layer in layers]
+        if any(keyless) or len(layers) < text.num_hidden_layers or getattr(text, "cross_attention_layers", None):
             _refuse(f"output_attentions: layers of {name} have no keys of their own to show.", "Drop it.")
     if config.output_hidden_states and hasattr(text, "altup_num_inputs"):
         _refuse(f"output_hidden_states: {name} gives several versions of each.", "Drop it.")
@@ -173,7 +173,8 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
         runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
         holes = (runs > 1).nonzero()
         windows = any(window_of(layer) is not None for layer in new_cache(model).layers) if decoder_only else False
-        if len(holes) and (windows or probe.padding_counts(model)):
+        by_column = compat.text_config(model).model_type == "mpt" or probe.padding_counts(model)
+        if len(holes) and (windows or by_column):
             _refuse(
                 f"Row {holes[0, 0].item()} of the attention mask has a hole, and {type(model).__name__} counts columns "
                 f"({'sliding windows' if windows else 'no position_ids'}), so that its answer depends on the hole.",
@@ -189,24 +190,20 @@ def check_images(model, prompt: Prompt, model_kwargs: dict) -> None:
         _refuse(f"{name} keeps the positions of images beside its cache, which is not followed here.")
     if model_kwargs.get("cross_attention_mask") is not None:
         _refuse(f"{name} attends to images through cross_attention_mask, which drafted blocks do not extend.")
-    ids = prompt.ids
     if given and any(prompt.layout.pads) and probe.padding_counts(model, by_probe=False):
         _refuse(
             f"{name} reads padding as text, and {given[0]} cannot be divided among rows of different length.",
             "Pass prompts of one length, or one at a time.",
         )
-    if given and len(ids) > 1 and compat.prepares_inputs(model) and hasattr(model.base_model, "rope_deltas"):
-        positions = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
-        prepared = model.prepare_inputs_for_generation(ids[:, -1:], position_ids=positions, use_cache=True)
-        if prepared.get("position_ids") is None:
-            _refuse(
-                f"{name} keeps the offsets of its rows' positions on the model, which rows that are decoded apart "
-                f"cannot use ({given[0]} with {len(ids)} rows).",
-                "Pass one row at a time.",
-            )
+    if given and len(prompt.rows) > 1 and probe.drops_positions(model) and hasattr(model.base_model, "rope_deltas"):
+        _refuse(
+            f"{name} keeps the offsets of its rows' positions on the model, which rows that are decoded apart cannot "
+            f"use ({given[0]} with {len(prompt.rows)} rows).",
+            "Pass one row at a time.",
+        )
 
 
-def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
+def check_cache(model, config, cache: DynamicCache, prompt: Prompt) -> None:
     """A cache handed in must be of this model and batch, and hold a beginning of the text. One that holds all of it is
     shortened by its last column: the token after it is what the call has to find."""
     held, columns, rows = columns_held(cache), prompt.layout.columns, len(prompt.rows)
@@ -241,6 +238,10 @@ def check_cache(model, cache: DynamicCache, prompt: Prompt) -> None:
         _refuse(
             f"{type(model).__name__} takes no position_ids, so that a padded batch cannot go on from a cache.",
             "Pass one row at a time.",
+        )
+    if config.prefill_chunk_size is not None and held and not compat.CHUNKS_BEHIND_CACHE:
+        _refuse(
+            "prefill_chunk_size with a filled cache reads the text again in this transformers.", "Drop one of them."
         )
     if held == columns:
         for layer in cache.layers:

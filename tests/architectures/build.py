@@ -265,7 +265,9 @@ def shrink(config_class: type[PreTrainedConfig], overrides: dict | None = None) 
         elif name in KV_HEADS and isinstance(value, int):
             settings[name] = HEADS if value >= heads else min(value, HEADS // 2)
         elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int):
-            settings[name] = min(value, VOCAB - 1)
+            # Placeholders of images and sound are no text: a target that says one is never followed by its draft.
+            placeholder = name.startswith(("image", "video", "audio", "vision"))
+            settings[name] = VOCAB if placeholder else min(value, VOCAB - 1)
     for name, sub_class in config_class.sub_configs.items():
         if isinstance(default.get(name), dict):
             inner = CONFIG_MAPPING[default[name]["model_type"]] if sub_class.__name__ == "AutoConfig" else sub_class

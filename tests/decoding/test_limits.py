@@ -61,8 +61,8 @@ def test_rows_are_read_apart_where_a_model_counts_positions_by_columns(lengths, 
 
 def test_a_block_never_reaches_past_the_targets_table_of_positions():
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "eos_token_id": None}
-    target = tiny(tf.GPT2Config, scale=3.0, n_positions=24, **sizes)
-    draft = tiny(tf.GPT2Config, scale=3.0, n_positions=64, **sizes)
+    target = tiny(tf.GPT2Config, scale=3.0, max_position_embeddings=24, **sizes)
+    draft = tiny(tf.GPT2Config, scale=3.0, max_position_embeddings=64, **sizes)
     criteria = [lambda ids, scores: torch.tensor([ids.shape[1] >= 22])]
     options = {"max_new_tokens": 100, "stopping_criteria": tf.StoppingCriteriaList(criteria)}
     wanted = plain(target, **prompts([5]), do_sample=False, **options)

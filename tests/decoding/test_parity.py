@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from families import FAMILIES, alone, build, draft_of
-from toys import EOS, batch_of, new_tokens, noisy, plain, row_alone, spec, text, tiny
+from toys import EOS, batch_of, contrary, new_tokens, noisy, plain, row_alone, spec, text, tiny
 from transformers import GPT2Config, LlamaConfig, MistralConfig, OPTConfig
 
 NEW = 50
@@ -193,14 +193,6 @@ def constant_draft(model, token: int):
     with torch.no_grad():
         draft.lm_head.weight.zero_()
         draft.lm_head.bias.zero_()[token] = 9.0
-    return draft
-
-
-def contrary(model):
-    """A draft that proposes what its target likes least."""
-    draft = copy.deepcopy(model)
-    with torch.no_grad():
-        draft.lm_head.weight.neg_()
     return draft
 
 

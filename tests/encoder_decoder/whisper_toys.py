@@ -18,11 +18,15 @@ MELS = 8
 def config(**overrides) -> WhisperConfig:
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
     sizes |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    sizes |= {"max_source_positions": FRAMES // 2, "max_target_positions": 64, "num_mel_bins": MELS}
+    sizes |= {
+        "init_std": 0.1,
+        "tie_word_embeddings": False,
+        "max_source_positions": FRAMES // 2,
+        "max_target_positions": 48,
+        "num_mel_bins": MELS,
+    }
     ids = {"pad_token_id": EOS, "bos_token_id": EOS, "eos_token_id": EOS, "decoder_start_token_id": START}
-    return WhisperConfig(
-        vocab_size=64, suppress_tokens=None, begin_suppress_tokens=None, **sizes | ids | {"init_std": 0.1} | overrides
-    )
+    return WhisperConfig(vocab_size=64, suppress_tokens=None, begin_suppress_tokens=None, **sizes | ids | overrides)
 
 
 def generation_config() -> GenerationConfig:
@@ -41,18 +45,14 @@ def generation_config() -> GenerationConfig:
         begin_suppress_tokens=[3, EOS],
         return_timestamps=False,
         alignment_heads=[[0, 1], [1, 2]],
-        max_length=40,
+        max_length=26,
     )
 
 
 @functools.cache
-def whisper(scale: float = 1.0, seed: int = 0, **overrides) -> WhisperForConditionalGeneration:
+def whisper(seed: int = 1, **overrides) -> WhisperForConditionalGeneration:
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(config(**overrides)).float().eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() >= 2:
-                p.mul_(scale)
     model.generation_config = generation_config()
     return model
 

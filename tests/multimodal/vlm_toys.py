@@ -1,4 +1,4 @@
-"""Tiny random vision-language models, prompts with images for them, and text-only drafts that hold their text weights."""
+"""Tiny random vision-language models, prompts with images for them, and text-only drafts with their text weights."""
 
 import copy
 import functools
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import transformers
+from toys import noisy
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 VOCAB = 64
-IMAGE, VISION_START, VISION_END, VIDEO, TURN = 60, 57, 58, 59, 56  # ids above 55 are no text
+IMAGE, VISION_START, VISION_END, VIDEO = 60, 57, 58, 59
 
 _TEXT = {
     "vocab_size": VOCAB,
@@ -36,21 +37,28 @@ _QWEN_IDS = {
 
 @dataclass(frozen=True)
 class Family:
-    """`image`: tokens that stand for one image in a prompt. `text`: the class of the text-only model."""
+    """`text`: the config of the text-only model. `image`: tokens that stand for one image. `scale`, `seed`: of the
+    weights, so that texts vary and depend on the images."""
 
     model: str
     config: str
     settings: dict
     text: str
     image: int = 4
-    scale: float = 4.0
-    noise: float = 0.03
+    scale: float = 3.0
+    seed: int = 0
 
 
-def _qwen(vision: dict, text: str) -> dict:
+def _qwen(vision: dict) -> dict:
     return _QWEN_IDS | {
         "text_config": _TEXT | {"rope_parameters": _MROPE},
-        "vision_config": {"depth": 1, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+        "vision_config": {
+            "depth": 1,
+            "num_heads": 2,
+            "patch_size": 4,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        }
         | vision,
     }
 
@@ -59,15 +67,25 @@ FAMILIES = {
     "qwen2_vl": Family(
         "Qwen2VLForConditionalGeneration",
         "Qwen2VLConfig",
-        _qwen({"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}, "qwen2"),
+        _qwen({"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}),
         "Qwen2Config",
+        scale=1.5,
+        seed=2,
     ),
     "qwen2_5_vl": Family(
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen2_5_VLConfig",
-        _qwen({"hidden_size": 16, "intermediate_size": 32, "out_hidden_size": 32, "window_size": 8,
-               "fullatt_block_indexes": [0]}, "qwen2"),
+        _qwen(
+            {
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "out_hidden_size": 32,
+                "window_size": 8,
+                "fullatt_block_indexes": [0],
+            }
+        ),
         "Qwen2Config",
+        scale=1.5,
     ),
     "llava": Family(
         "LlavaForConditionalGeneration",
@@ -91,9 +109,15 @@ FAMILIES = {
             "boi_token_id": VISION_START,
             "eoi_token_id": VISION_END,
             "mm_tokens_per_image": 4,
+            "tie_word_embeddings": False,
             "text_config": _TEXT
-            | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8, "num_hidden_layers": 3,
-               "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            | {
+                "head_dim": 8,
+                "query_pre_attn_scalar": 8,
+                "sliding_window": 8,
+                "num_hidden_layers": 3,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
             "vision_config": {"image_size": 16, "patch_size": 4, "vision_use_head": False} | _TOWER,
         },
         "Gemma3TextConfig",
@@ -105,9 +129,15 @@ FAMILIES = {
             "image_token_id": IMAGE,
             "image_token_index": IMAGE,
             "projection_dim": 32,
+            "tie_word_embeddings": False,
             "text_config": {"model_type": "gemma", "head_dim": 8} | _TEXT,
-            "vision_config": {"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4, "projection_dim": 32,
-                              "vision_use_head": False}
+            "vision_config": {
+                "model_type": "siglip_vision_model",
+                "image_size": 8,
+                "patch_size": 4,
+                "projection_dim": 32,
+                "vision_use_head": False,
+            }
             | _TOWER,
         },
         "GemmaConfig",
@@ -124,18 +154,33 @@ FAMILIES = {
             "tie_word_embeddings": False,
         },
         "LlamaConfig",
+        scale=1.5,
+        seed=1,
     ),
     "mllama": Family(
         "MllamaForConditionalGeneration",
         "MllamaConfig",
         {
             "image_token_index": IMAGE,
-            "text_config": _TEXT | {"num_hidden_layers": 3, "cross_attention_layers": [1],
-                                    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-            "vision_config": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_global_layers": 1,
-                              "attention_heads": 2, "image_size": 8, "patch_size": 4, "vision_output_dim": 32,
-                              "intermediate_layers_indices": [0], "max_num_tiles": 1,
-                              "supported_aspect_ratios": [[1, 1]]},
+            "text_config": _TEXT
+            | {
+                "num_hidden_layers": 3,
+                "cross_attention_layers": [1],
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_global_layers": 1,
+                "attention_heads": 2,
+                "image_size": 8,
+                "patch_size": 4,
+                "vision_output_dim": 32,
+                "intermediate_layers_indices": [0],
+                "max_num_tiles": 1,
+                "supported_aspect_ratios": [[1, 1]],
+            },
         },
         "MllamaTextConfig",
         image=1,
@@ -144,18 +189,19 @@ FAMILIES = {
 
 
 @functools.cache
-def build(name: str, eos: int | None = None, seed: int = 0):
-    """The family's target, shared by all tests that ask for the same one."""
+def build(name: str, attention: str = "sdpa"):
+    """The family's target, shared by all tests that ask for the same one: leave it as it is."""
     family = FAMILIES[name]
-    torch.manual_seed(seed)
-    settings = copy.deepcopy(family.settings)
-    config = getattr(transformers, family.config)(**settings)
+    config = getattr(transformers, family.config)(**copy.deepcopy(family.settings), attn_implementation=attention)
+    torch.manual_seed(family.seed)
     model = getattr(transformers, family.model)(config).float().eval()
     with torch.no_grad():
         for p in model.parameters():
             if p.dim() >= 2:
+                if not p.any():  # Gemma3's projection of images starts at zero
+                    p.normal_(std=0.02)
                 p.mul_(family.scale)
-    model.generation_config = GenerationConfig(pad_token_id=0, bos_token_id=1, eos_token_id=eos)
+    model.generation_config = GenerationConfig(pad_token_id=0, bos_token_id=1)
     return model
 
 
@@ -164,24 +210,27 @@ def text_part(model):
     return getattr(model.model, "language_model", None) or model.model.text_model
 
 
-def text_draft(name: str, noise: float | None = None, seed: int = 1):
+@functools.cache
+def text_draft(name: str, noise: float = 0.02):
     """A text-only causal LM with the target's text weights, and noise on them."""
     target, family = build(name), FAMILIES[name]
-    config = text_part(target).config.to_dict()
-    config.pop("model_type")
-    if family.text != "MllamaTextConfig":
-        config["rope_parameters"] = {k: v for k, v in config["rope_parameters"].items() if k != "mrope_section"}
-    config = getattr(transformers, family.text)(**config)
-    draft = AutoModelForCausalLM.from_config(config).float().eval()
+    settings = text_part(target).config.to_dict()
+    settings.pop("model_type")
+    if name.startswith("qwen"):
+        settings["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    config = getattr(transformers, family.text)(**settings)
+    kind = transformers.MllamaForCausalLM if name == "mllama" else AutoModelForCausalLM
+    draft = (kind(config) if name == "mllama" else kind.from_config(config)).float().eval()
     draft.model.load_state_dict(text_part(target).state_dict())
     draft.lm_head.load_state_dict(target.lm_head.state_dict())
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in draft.parameters():
-            if p.dim() >= 2:
-                p.add_(torch.randn(p.shape, generator=generator) * p.std() * (family.noise if noise is None else noise))
     draft.generation_config = GenerationConfig(pad_token_id=0)
-    return draft
+    return noisy(draft, noise)
+
+
+def vision_part(model):
+    """The tower that reads pixels."""
+    names = ("visual", "vision_tower", "vision_model")
+    return next(getattr(model.model, name) for name in names if hasattr(model.model, name))
 
 
 def prompt(name: str, rows: list[tuple], seed: int = 0) -> dict:
@@ -221,6 +270,8 @@ def _pixels(name: str, ids: torch.Tensor, images: list[list[str]], generator) ->
         found["mm_token_type_ids"] = (ids == IMAGE).long()
     if name == "gemma3":
         found["token_type_ids"] = (ids == IMAGE).long()
+    if name == "paligemma":
+        found["token_type_ids"] = torch.zeros_like(ids)  # a prefix that sees all of itself
     if not count:
         return found
 
@@ -240,7 +291,7 @@ def _pixels(name: str, ids: torch.Tensor, images: list[list[str]], generator) ->
         found["aspect_ratio_ids"] = torch.tensor([[1] * len(own) + [0] * (most - len(own)) for own in images])
         found["aspect_ratio_mask"] = found["aspect_ratio_ids"][..., None]
         mask = torch.zeros(len(images), ids.shape[1], most, 1, dtype=torch.long)
-        for b, own in enumerate(images):
+        for b in range(len(images)):
             for i, column in enumerate((ids[b] == IMAGE).nonzero().flatten()):
                 mask[b, column:, i] = 1
         found["cross_attention_mask"] = mask
