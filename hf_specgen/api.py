@@ -250,8 +250,8 @@ def enable(model=None, **defaults):
     `spec_strategy=None` in a call decodes plainly.
 
     On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
-    model stays what it was: picklable, deep-copyable (a draft among the defaults with it), savable, of the same type. PEFT, compile and data-parallel
-    wrappers are looked through.
+    model stays what it was: picklable, deep-copyable (a draft among the defaults goes with it), savable, of the same
+    type. PEFT, compile and data-parallel wrappers are looked through.
 
     Returns:
         The model, as it was given.
