@@ -15,9 +15,8 @@ from ..session import Kept
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
 from .rows import Row
+from .scoring import score
 from .stream import Stream
-
-REREAD = 16  # committed tokens that may be read again and again in front of drafts before they get a forward
 
 
 class Decoding:
@@ -118,38 +117,8 @@ class Decoding:
     def score(self, proposal: Proposal, widths: list[int]) -> torch.Tensor:
         """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
         with self.clock.lap("verify" if proposal.width else "step"):
-            if self.target.cache.states is not None:
-                return self.score_with_states(proposal).to(self.device, torch.float32)
-            pending = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
-            ids = torch.cat([pending, proposal.tokens], dim=1)
-            reach = [min(width, proposal.width) + 1 for width in widths]  # perhaps more than drafted: commit rolls back
-            return self.target.read(ids.to(self.target.device), reach).to(self.device, torch.float32)
-
-    def score_with_states(self, proposal: Proposal) -> torch.Tensor:
-        """As `score`, for a target whose states go back to where a block began: what was accepted of it is read again,
-        in front of the new draft; and on its own once it is long."""
-        everyone = range(len(self.rows))
-        for_sure = [self._unread(b)[:-1] for b in everyone]
-        if max(map(len, for_sure)) >= REREAD:
-            self._read_texts([text if len(text) >= REREAD else [] for text in for_sure])
-        known = [self._unread(b) for b in everyone]
-        drafted = zip(proposal.tokens.tolist(), proposal.counts.tolist(), strict=True)
-        texts = [text + tokens[:count] for text, (tokens, count) in zip(known, drafted, strict=True)]
-        logits = self._read_texts(texts)
-        first = torch.tensor([len(text) - 1 for text in known])
-        slots = (first[:, None] + torch.arange(proposal.width + 1)).clamp(max=logits.shape[1] - 1)
-        self.target.collected = [c[n:] for c, n in zip(self.target.collected, first.tolist(), strict=True)]
-        return logits[torch.arange(len(slots))[:, None].to(logits.device), slots.to(logits.device)]
-
-    def _unread(self, b: int) -> list[int]:
-        """The committed tokens of a row that the target has not read; the last one always."""
-        row = self.rows[b]
-        return row.tokens[self.target.lengths[b] - row.unseen :]
-
-    def _read_texts(self, texts: list[list[int]]) -> torch.Tensor:
-        width = max(map(len, texts))
-        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.target.device)
-        return self.target.read(ids, list(map(len, texts)))
+            logits = score(self.target, self.rows, proposal, widths)
+        return logits.to(self.device, torch.float32)
 
     def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> None:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""

@@ -8,7 +8,7 @@ from architectures.build import build, noisy_copy
 from toys import prompts, spec
 
 from hf_specgen.compat import CACHE_NAME
-from hf_specgen.decoding import loop
+from hf_specgen.decoding import scoring
 
 FAMILIES = ["qwen3_next", "lfm2", "falcon_h1", "mamba2", "nemotron_h"]
 """Gated delta rule, short convolutions, both kinds in one layer, states alone, layers of neither kind."""
@@ -58,7 +58,7 @@ def test_what_is_read_again_stays_short(name, monkeypatch):
         return stock(*args, **kwargs)
 
     monkeypatch.setattr(target, "forward", watch)
-    monkeypatch.setattr(loop, "REREAD", 5)
+    monkeypatch.setattr(scoring, "REREAD", 5)
     batch = prompts([6])
     out = spec(target, bad, **batch, max_new_tokens=40, num_assistant_tokens=3, pad_token_id=0)
     assert max(read[1:]) <= 5 + 3 + 1

