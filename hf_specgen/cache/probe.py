@@ -162,6 +162,8 @@ def _block_fault(model) -> str | None:
         if beside:  # perhaps over what we gave it in place of an encoder's outputs
             return None
         return f"its forward raises {type(error).__name__} ({error})"
+    if alone.shape != blocks.shape:
+        return "its forward does not give logits for each token of a block"
     gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
     return (
         None if gap < _tolerance(model) else f"its logits are {gap:.2g} standard deviations off those of single tokens"
