@@ -104,8 +104,12 @@ class SpecSession:
 
 
 def version_of(model) -> tuple:
-    """Changes when the model's weights do, as far as torch counts it."""
-    return tuple((p.data_ptr(), p._version) for p in model.parameters())
+    """Changes when the model's weights do, as far as torch counts it (not for models made in inference mode), or the
+    precision that they are used in."""
+    weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    kind = model.device.type
+    autocast = torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
+    return (*weights, autocast)
 
 
 def resume(kept: Kept, indices: list[int], texts: list[list[int]], room: int, device: torch.device) -> Reader:

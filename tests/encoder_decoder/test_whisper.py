@@ -335,6 +335,24 @@ def test_streamer_gets_what_plain_gives_it(pair, inputs):
     assert ours.seen == theirs.seen and ours.seen[0][0][0] == START
 
 
+class ByRow(Log):
+    def put_row(self, row, ids):
+        self.seen.append((row, ids.tolist()))
+
+
+@pytest.mark.parametrize("what", ["generators", "streamer"])
+def test_what_goes_by_row_is_refused_for_several_audios(pair, what):
+    """Whisper drops audios that have ended, and the others move up."""
+    stream = ByRow()
+    kwargs = {"streamer": stream} if what == "streamer" else {"generator": [torch.Generator() for _ in range(3)]}
+    decoded = []
+    handle = pair[0].model.decoder.register_forward_pre_hook(lambda *_: decoded.append(1))
+    with pytest.raises(SpecUnsupportedError, match="one"):
+        speculative(*pair, **long_form(), language="en", do_sample=True, temperature=1.0, **kwargs)
+    handle.remove()
+    assert not stream.seen and not decoded
+
+
 def test_beams_are_refused_and_fall_back(pair):
     with pytest.raises(SpecUnsupportedError, match="num_beams"):
         speculative(*pair, input_features=sound(2), num_beams=2)
