@@ -11,7 +11,7 @@ demo: $(VENV)/ready
 	$(BIN)/hf-specgen demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

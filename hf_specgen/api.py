@@ -62,8 +62,8 @@ class SpecGenerationMixin(GenerationMixin):
         Raises:
             SpecUnsupportedError: before the first token, naming the cause and the way out.
         """
-        defaults = kwargs.pop("spec_defaults", {})  # of `enable`; spec_strategy=None in the call switches them off
-        if defaults and kwargs.get("spec_strategy", "") is None:
+        defaults = kwargs.pop("spec_defaults", {})  # of `enable`; not for a call that wants it otherwise
+        if kwargs.get("spec_strategy", "") is None or ("spec_strategy" not in kwargs and kwargs.get("custom_generate")):
             defaults = {}
         shared = {name: value for name, value in defaults.items() if name in SHARED}  # a given config outranks them
         kwargs = {**{name: value for name, value in defaults.items() if name not in SHARED}, **kwargs}

@@ -47,8 +47,15 @@ class SpecConfig:
             if not ok:
                 raise SpecUnsupportedError(f"{name}={getattr(self, name)!r}: {ask}")
 
-        unless(self.spec_strategy in STRATEGIES, "spec_strategy", f"choose one of {', '.join(STRATEGIES)}.")
-        unless(self.spec_fallback in (None, *FALLBACKS), "spec_fallback", 'leave it out, or pass "plain".')
+        def named(name: str, choices) -> bool:
+            return isinstance(getattr(self, name), str) and getattr(self, name) in choices
+
+        unless(named("spec_strategy", STRATEGIES), "spec_strategy", f"choose one of {', '.join(STRATEGIES)}.")
+        unless(
+            self.spec_fallback is None or named("spec_fallback", FALLBACKS),
+            "spec_fallback",
+            'leave it out, or pass "plain".',
+        )
         k = self.num_assistant_tokens
         unless(
             isinstance(k, int) and not isinstance(k, bool) and k > 0,
@@ -56,7 +63,7 @@ class SpecConfig:
             "pass an integer of at least 1 (to decode without drafts, leave out spec_strategy).",
         )
         unless(
-            self.num_assistant_tokens_schedule in SCHEDULES,
+            named("num_assistant_tokens_schedule", SCHEDULES),
             "num_assistant_tokens_schedule",
             f"choose one of {', '.join(SCHEDULES)}.",
         )

@@ -308,3 +308,16 @@ def test_a_peft_draft_among_the_defaults(target, batch):
     hf_specgen.enable(target, assistant_model=wrapped, spec_strategy="rejection")
     ids, stats = stats_of(target, batch)
     assert ids == greedy(target, batch) and stats.accepted > 0
+
+
+def test_another_custom_generate_is_not_mixed_with_the_defaults(target, draft):
+    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    seen = []
+
+    def own(model, input_ids, **kwargs):
+        seen.append(kwargs.keys())
+        return input_ids
+
+    ids = prompts([4])["input_ids"]
+    assert torch.equal(target.generate(ids, custom_generate=own), ids)
+    assert len(seen) == 1 and "spec_strategy" not in seen[0]

@@ -248,6 +248,22 @@ def test_another_precision_is_another_model():
     assert torch.equal(out.sequences, plain(target, **batch_of([text(20)]), max_new_tokens=NEW, do_sample=False))
 
 
+def test_autocast_is_another_precision():
+    target, draft, session = build("llama"), draft_of("llama"), SpecSession()
+    turn(session, target, draft, [text(20)])
+    with torch.autocast("cpu", torch.bfloat16), reading(target) as seen:
+        said("ours", target, draft, **batch_of([text(20)]), spec_session=session)
+    assert seen[0] == (1, 20)
+    assert read_first(session, target, draft, [text(20)])[0] == (1, 20)
+
+
+@torch.inference_mode()
+def test_models_made_in_inference_mode_keep_their_caches():
+    target, draft, session = tiny(eos_token_id=None), noisy(tiny(eos_token_id=None)), SpecSession()
+    _, rows, _ = turn(session, target, draft, [text(20)])
+    assert read_first(session, target, draft, [rows[0] + text(3)])[0] == (1, 4)
+
+
 # ---- errors ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("after, error", [(0, KeyError), (6, KeyboardInterrupt)])
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])

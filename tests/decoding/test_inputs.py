@@ -273,6 +273,7 @@ def test_all_at_once():
     assert_as_alone(target, out, batch, **options)
 
 
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
 @pytest.mark.parametrize("length", [{"max_length": 20}, {"max_new_tokens": 9}, {"min_length": 14}, {}], ids=str)
 @pytest.mark.parametrize("ids", [True, False])
 def test_lengths_are_counted_as_plain_counts_them(ids, length):
@@ -316,6 +317,24 @@ def test_a_tensor_that_is_not_the_batchs_goes_to_every_forward_as_it_is():
     shared = {"tilt": random(32, seed=3)}
     out = said("ours", target, noisy(target), **prompts([5, 8]), **shared, output_logits=True)
     assert_as_alone(target, out, prompts([5, 8]), **shared)
+
+
+class Biased(LlamaForCausalLM):
+    """Says nothing of what it hands on: transformers makes no position_ids for it."""
+
+    def forward(self, input_ids=None, *args, bias=None, **kwargs):
+        out = super().forward(input_ids, *args, **kwargs)
+        if bias is not None:
+            out.logits = out.logits + bias[:, None]
+        return out
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_forward_that_hands_on_what_it_is_given(side):
+    target = tiny(eos_token_id=None)
+    target.__class__ = Biased
+    batch = batch_of([text(n) for n in RAGGED], side) | {"bias": random(3, 64, scale=2.0)}
+    assert_as_alone(target, said("ours", target, noisy(target), **batch, output_logits=True), batch)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
