@@ -241,7 +241,10 @@ def _generate_everywhere(self, *args, **kwargs):
     return SpecGenerationMixin.generate(self, *args, **kwargs)
 
 
-def enable(model=None, **defaults):
+_EVERY = object()  # not None, which is a variable that was never set
+
+
+def enable(model=_EVERY, **defaults):
     """Let `model.generate()` take `spec_strategy=`; without a model, let every generation model take it.
 
     `defaults` are speculative arguments for calls in code that does not know them:
@@ -257,10 +260,12 @@ def enable(model=None, **defaults):
         The model, as it was given.
     """
     wrong = sorted(set(defaults) - _DEFAULTS)
-    if wrong or (defaults and (model is None or defaults.get("spec_strategy") is None)):
+    if model is None:
+        raise TypeError("enable() got None. Pass a model, or nothing at all for every generation model.")
+    if wrong or (defaults and (model is _EVERY or defaults.get("spec_strategy") is None)):
         what = f"enable() got {wrong}" if wrong else "enable() got defaults without a model or a spec_strategy"
         raise TypeError(f"{what}. It takes a model and spec_strategy=, with any of {', '.join(sorted(_DEFAULTS))}.")
-    if model is None:
+    if model is _EVERY:
         if GenerationMixin.generate is _STOCK_GENERATE:
             wrapper = functools.wraps(_STOCK_GENERATE)(_generate_everywhere)
             wrapper._hf_specgen_wraps = _STOCK_GENERATE
@@ -270,7 +275,8 @@ def enable(model=None, **defaults):
     if not isinstance(inner, GenerationMixin):
         raise TypeError(f"enable() takes a transformers generation model, not a {type(inner).__name__}.")
     if defaults:
-        take_settings(dict(defaults))  # wrong values are told at once
+        settings = take_settings(dict(defaults))  # wrong values are told at once
+        check_draft(inner, defaults.get("assistant_model"), settings.spec_strategy)
         defaults = {"spec_defaults": defaults}
     replaced = vars(inner).get("generate")  # a repository's custom generate, which `disable` puts back
     if _is_ours(replaced):
@@ -285,13 +291,13 @@ def _is_ours(bound) -> bool:
     return isinstance(bound, functools.partial) and bound.func is SpecGenerationMixin.generate
 
 
-def disable(model=None):
+def disable(model=_EVERY):
     """Undo `enable` with the same argument. Harmless if there is nothing to undo.
 
     Returns:
         The model, as it was given.
     """
-    if model is None:
+    if model is _EVERY:
         GenerationMixin.generate = _STOCK_GENERATE
         return None
     inner = unwrap(model)

@@ -1,6 +1,6 @@
 """What the turns of a conversation share: both models' caches of the text so far."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -65,11 +65,20 @@ class SpecSession:
     raises leaves the session as it was. Changed weights are noticed if torch counts the change (optimizers,
     `load_state_dict`); after others, such as another LoRA adapter, call `reset()`.
 
-    One call at a time: a session belongs to one conversation, not to threads.
+    `copy.deepcopy` branches a conversation. One call at a time: a session belongs to one conversation, not to threads.
     """
 
     def __init__(self):
         self._kept: dict[str, Kept] = {}
+
+    def __deepcopy__(self, memo) -> "SpecSession":
+        """A branch of the conversation: it goes on from the same caches, of the same models."""
+        branch = SpecSession()
+        branch._kept = {role: replace(kept, rows=dict(kept.rows)) for role, kept in self._kept.items()}
+        return branch
+
+    def __getstate__(self) -> dict:
+        return {"_kept": {}}  # caches stay where their models are: a pickled session starts anew
 
     def reset(self) -> None:
         """Forget both caches."""

@@ -186,6 +186,9 @@ class SpecStats(_Figures):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def __str__(self) -> str:
+        if not self.calls:
+            return "no speculative call"
+
         def show(value, form=".2f", unit=""):
             return "not measured" if value is None else f"{value:{form}}{unit}"
 

@@ -1,10 +1,12 @@
 """When a row ends: every criterion, asked token by token inside an accepted block, as plain decoding asks it."""
 
+from types import FunctionType
+
 import torch
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from ..copying import own_copy
+from ..copying import own_copy, rebinds_its_variables
 
 
 class Stops:
@@ -33,7 +35,9 @@ class Stops:
             elif type(criterion).__module__.startswith("transformers."):
                 self.built_in.append(criterion)
             else:
-                self.custom.append(own_copy(criterion, "stopping criterion") if rows > 1 else criterion)
+                # A function's variables are most often looked at from outside, or set there: flags to stop, logs.
+                own = rows > 1 and (not isinstance(criterion, FunctionType) or rebinds_its_variables(criterion))
+                self.custom.append(own_copy(criterion, "stopping criterion") if own else criterion)
 
     def end(
         self, ids: torch.Tensor, length: int, new: list[int], scores: list[torch.Tensor] | None
