@@ -47,9 +47,10 @@ def _forward(model_class: type) -> dict[str, inspect.Parameter]:
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def forward_parameters(model_class: type) -> frozenset[str]:
-    """Names of the arguments that the class's `forward` takes."""
-    return frozenset(_forward(model_class))
+    """Names of the arguments that the class's `forward` names itself: what `generate` goes by."""
+    return frozenset(inspect.signature(model_class.forward).parameters)
 
 
 def takes_cache(model_class: type) -> bool:
@@ -61,7 +62,7 @@ def takes_cache(model_class: type) -> bool:
 
 def cache_argument(model) -> str:
     """The name under which this model's `forward` takes its KV cache (remote code may still use an older one)."""
-    known = forward_parameters(type(model))
+    known = _forward(type(model))
     return next((n for n in (CACHE_NAME, *CACHE_NAMES) if n in known), CACHE_NAME)
 
 

@@ -160,7 +160,7 @@ def test_a_list_covers_num_return_sequences(target, draft):
         (17, "generator is a int"),
         ([torch.Generator(), 17, None], r"generator\[1\] is a int"),
     ],
-    ids=str,
+    ids=["too few", "too many", "none", "a number", "a number in a list"],
 )
 def test_a_wrong_generator_is_refused_before_anything_runs(target, draft, generator, complaint):
     ran = []

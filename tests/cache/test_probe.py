@@ -18,9 +18,9 @@ class LooksAhead(LlamaForCausalLM):
 
     config_class = StrangeConfig
 
-    def forward(self, input_ids=None, **kwargs):
-        out = super().forward(input_ids=input_ids, **kwargs)
-        if input_ids.shape[1] > 1 and kwargs["position_ids"][0, 0] > 0:
+    def forward(self, input_ids=None, position_ids=None, **kwargs):
+        out = super().forward(input_ids=input_ids, position_ids=position_ids, **kwargs)
+        if input_ids.shape[1] > 1 and position_ids[0, 0] > 0:
             out.logits[:, :-1] += 0.5 * out.logits[:, 1:]
         return out
 
@@ -30,19 +30,28 @@ class ReadsPadding(LlamaForCausalLM):
 
     config_class = StrangeConfig
 
-    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **kwargs):
         if attention_mask is not None and attention_mask.dim() == 2:
             attention_mask = None
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return super().forward(input_ids, attention_mask, position_ids, **kwargs)
+
+
+class NamesNothing(LlamaForCausalLM):
+    """Takes what its parent takes without saying so: `generate` gives it no positions, so that padding counts."""
+
+    config_class = StrangeConfig
+
+    def forward(self, input_ids=None, *args, **kwargs):
+        return super().forward(input_ids, *args, **kwargs)
 
 
 class RefusesBlocks(LlamaForCausalLM):
     config_class = StrangeConfig
 
-    def forward(self, input_ids=None, **kwargs):
-        if input_ids.shape[1] > 1 and kwargs["position_ids"][0, 0] > 0:
+    def forward(self, input_ids=None, position_ids=None, **kwargs):
+        if input_ids.shape[1] > 1 and position_ids[0, 0] > 0:
             raise ValueError("one token at a time, please")
-        return super().forward(input_ids=input_ids, **kwargs)
+        return super().forward(input_ids=input_ids, position_ids=position_ids, **kwargs)
 
 
 def strange(cls):
@@ -80,8 +89,9 @@ def test_blocks_that_are_not_what_single_tokens_are_are_refused(cls, reason):
             spec(target, draft, **prompts([5]), max_new_tokens=4)
 
 
-def test_rows_of_a_model_that_reads_padding_are_read_without_any():
-    model, batch = strange(ReadsPadding), prompts([9, 4, 6])
+@pytest.mark.parametrize("cls", [ReadsPadding, NamesNothing])
+def test_rows_of_a_model_that_reads_padding_are_read_without_any(cls):
+    model, batch = strange(cls), prompts([9, 4, 6])
     assert probe.padding_counts(model)
     out = spec(model, noisy(model), **batch, max_new_tokens=12)
     assert_as_alone(model, out, batch)
