@@ -6,13 +6,11 @@ the true text only, once per emitted token, as in plain decoding; drafted slots 
 """
 
 import copy
-from types import FunctionType
 
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from . import compat
 from .copying import own_copy
 from .errors import SpecUnsupportedError
 
@@ -178,9 +176,8 @@ def own_processors(
                     "no_speech_threshold keeps one probability per row of the batch in one processor, which rows that "
                     "are decoded apart cannot share. Transcribe one audio at a time, or leave it out."
                 )
-        scores = torch.linspace(-1, 1, compat.text_config(model).vocab_size, device=ids.device)
         custom = LogitsProcessorList(
-            p if _stateless(p) else _by_row(own_copy(p, "logits processor"), row, rows, ids, scores) for p in custom
+            p if _stateless(p) else InBatch(own_copy(p, "logits processor"), row, rows) for p in custom
         )
     custom = LogitsProcessorList(_without_padding(p, pad) for p in custom)
     allowed = request.prefix_allowed_tokens_fn
@@ -201,32 +198,16 @@ def own_processors(
 
 
 class InBatch:
-    """A custom processor that has something of its own for each row of the batch: it is shown a batch, every row of
-    which is the row in question."""
+    """A custom processor in a batch. It may have something of its own for each row, so it is shown as many rows as
+    there are, each of them the row in question (without its padding), and what it says in that row's place counts."""
 
     def __init__(self, processor, row: int, rows: int):
         self.processor, self.row, self.rows = processor, row, rows
+        self.__name__ = getattr(processor, "__name__", type(processor).__name__)
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         out = self.processor(ids.expand(self.rows, -1), scores.expand(self.rows, -1).clone())
         return out[self.row : self.row + 1]
-
-
-def _by_row(processor, row: int, rows: int, ids: torch.Tensor, scores: torch.Tensor):
-    """The processor, in a batch of its own if what it gives depends on the row's place (or if it takes nothing else):
-    asked of copies, with the prompt `[length]` and made-up scores `[vocabulary]`."""
-    if not hasattr(processor, "__dict__") or isinstance(processor, FunctionType):
-        return processor
-    in_batch = InBatch(own_copy(processor, "logits processor"), row, rows)
-    try:
-        wanted = in_batch(ids[None], scores[None].clone())
-    except Exception:
-        return processor
-    try:
-        same = torch.equal(own_copy(processor, "logits processor")(ids[None], scores[None].clone()), wanted)
-    except Exception:
-        same = False
-    return processor if same else InBatch(processor, row, rows)
 
 
 def _without_padding(processor, pad: int):

@@ -124,7 +124,7 @@ class RaggedLayer:
         rows = plan.on("rows", device, lambda: plan.rows if plan.rows is not None else torch.arange(n))
         slots = plan.on(f"slots{self.part.window}", device, lambda: cache.slots(self.part))
         for x, given in zip(buffers, new, strict=True):
-            x[rows[:, None], :, slots] = given.transpose(1, 2)
+            x[rows[:, None], :, slots] = given.transpose(1, 2).to(x.dtype)  # autocast: not always the prefill's
         if not plan.uniform:
             stop = cache.visible_slots(self.part)
             return [x[:n, :, :stop] for x in buffers]
