@@ -47,10 +47,9 @@ def _forward(model_class: type) -> dict[str, inspect.Parameter]:
     return found
 
 
-@functools.lru_cache(maxsize=256)
-def forward_parameters(model_class: type) -> frozenset[str]:
-    """Names of the arguments that the class's `forward` names itself: what `generate` goes by."""
-    return frozenset(inspect.signature(model_class.forward).parameters)
+def forward_parameters(model) -> frozenset[str]:
+    """Names of the arguments that the model's `forward` (perhaps wrapped) names itself: what `generate` goes by."""
+    return frozenset(inspect.signature(model.forward).parameters)
 
 
 def takes_cache(model_class: type) -> bool:

@@ -126,7 +126,7 @@ def resume(kept: Kept, indices: list[int], texts: list[list[int]], room: int, de
     return Reader(kept.model, kept.resume(indices, texts, room), device)
 
 
-def catch_up(reader: Reader, texts: list[list[int]]) -> torch.Tensor:
+def read_rest(reader: Reader, texts: list[list[int]]) -> torch.Tensor:
     """Read what is left of each text; logits after each, `[rows, vocabulary]`."""
     left = [text[n:] for text, n in zip(texts, reader.lengths, strict=True)]
     if len({len(text) for text in left}) > 1:  # the last tokens apart, so that the head runs on one position per row

@@ -4,6 +4,8 @@ Every call is compared with plain decoding of the row alone, whatever the sessio
 back, differ, come in other numbers, after other weights, drafts, settings, or an error.
 """
 
+import copy
+import pickle
 import random
 import warnings
 
@@ -355,6 +357,17 @@ def test_two_sessions_do_not_mix():
     for _ in range(3):
         for i in range(2):
             _, rows[i], _ = turn(sessions[i], target, draft, rows[i])
+
+
+def test_a_copy_branches_the_conversation():
+    target, draft, session = build("llama"), draft_of("llama"), SpecSession()
+    _, (row,), _ = turn(session, target, draft, [text(15)])
+    branch = copy.deepcopy(session)
+    assert read_first(branch, target, draft, [row + text(3)])[0] == (1, 4)
+    assert read_first(session, target, draft, [row + text(5, seed=1)])[0] == (1, 6), "nothing of the branch"
+    assert read_first(branch, target, draft, [row + text(3) + [7]])[0] == (1, 1), "nothing of the trunk"
+    anew = pickle.loads(pickle.dumps(session))
+    assert read_first(anew, target, draft, [row])[0] == (1, len(row)), "caches are not pickled"
 
 
 def test_plain_tensors_are_returned_and_nothing_is_kept_of_the_output():

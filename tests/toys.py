@@ -150,7 +150,7 @@ def read_into_cache(model, batch, **kwargs) -> dict:
     """The argument of `generate` that holds a cache which has read these prompts."""
     cache = DynamicCache(config=model.config)
     positions = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-    if "position_ids" in hf_specgen.compat.forward_parameters(type(model)):
+    if "position_ids" in hf_specgen.compat.forward_parameters(model):
         kwargs = {"position_ids": positions} | kwargs
     model(**kwargs | batch, **{CACHE_NAME: cache})
     return {CACHE_NAME: cache}

@@ -78,7 +78,7 @@ def padding_counts(model, by_probe: bool = True) -> bool:
     that read it; or, `by_probe`, attention that picks it. Such rows are read without any."""
     if model.config.is_encoder_decoder or compat.keeps_state(model):
         return True
-    if "position_ids" not in compat.forward_parameters(type(model)) and model.config.model_type not in READS_MASK:
+    if "position_ids" not in compat.forward_parameters(model) and model.config.model_type not in READS_MASK:
         return True
     if drops_positions(model):
         return True

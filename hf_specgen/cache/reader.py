@@ -37,7 +37,7 @@ def read_prompt(
 
     `cache`: to go on from, with the position it ends at, `start`. `beside`: what the model gets beside the text.
     """
-    known = compat.forward_parameters(type(model))
+    known = compat.forward_parameters(model)
     if cache is None:
         cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
@@ -91,7 +91,7 @@ class Reader:
         self.model, self.cache, self.device = model, cache, device
         self.beside, self.shifts, self.collect = beside, shifts, collect
         self.config = compat.text_config(model)
-        known = compat.forward_parameters(type(model))
+        known = compat.forward_parameters(model)
         self.takes_positions = "position_ids" in known and not model.config.is_encoder_decoder
         self.keeps_logits = "logits_to_keep" in known
         self.ids_name = ids_name(model)

@@ -1,14 +1,25 @@
 """The `hf-specgen` command: one file per subcommand, which imports torch and the like only when it runs."""
 
+from typing import Annotated
+
 import typer
 
+from .. import __version__
 from . import check_pair, demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback()  # without it typer drops the name of a lone command
-def _root() -> None:
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
     """Lossless, batched speculative decoding inside Hugging Face generate()."""
 
 

@@ -20,10 +20,19 @@ from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import verifier_for
-from .checks import check_cache, check_call, check_images, check_lengths, check_outputs, check_prompt, check_session
+from .checks import (
+    check_cache,
+    check_call,
+    check_images,
+    check_lengths,
+    check_outputs,
+    check_prompt,
+    check_row_order,
+    check_session,
+)
 from .loop import Decoding
 from .output import KeyColumns, as_dict, sequences_of
-from .prefill import prefill, resumed
+from .prefill import prefill, prefill_rest
 from .prompt import Prompt, prompt_of_call
 from .rows import Row
 from .stops import Stops
@@ -99,6 +108,8 @@ def _checked(call: Prepared, request: SpecRequest) -> Prompt:
     check_lengths(model, prompt, config.max_length)
     check_session(request.settings.spec_session, model, config, kwargs, prompt, request.cache)
     request.stream.check(len(prompt.rows))
+    if request.within and len(prompt.rows) > 1:
+        check_row_order(model, request.settings.generator, request.stream.by_row)
     if request.cache is not None:
         check_cache(model, config, request.cache, prompt)
     return prompt
@@ -122,7 +133,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     room = min(rest, 256) + min(rest, settings.num_assistant_tokens) + 1
     with clock.lap("prefill"):
         kept = session.kept("target", model) if session is not None else None
-        read = resumed(kept, prompt, room) if kept else prefill(model, prompt, config, call.model_kwargs, room)
+        read = prefill_rest(kept, prompt, room) if kept else prefill(model, prompt, config, call.model_kwargs, room)
     export, result = None, request.cache
     if result is not None or config.return_dict_in_generate:
         result = result if result is not None else new_cache(model, model.config.is_encoder_decoder)

@@ -182,6 +182,16 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
             )
 
 
+def check_row_order(model, generator, streams_rows: bool) -> None:
+    """A generate of the model's own may call ours for some of its rows only (Whisper: the audios that go on)."""
+    given = "a list of generators" if isinstance(generator, (list, tuple)) else "a streamer of several rows"
+    if isinstance(generator, (list, tuple)) or streams_rows:
+        _refuse(
+            f"{type(model).__name__} moves rows up when others have ended, so that {given} would lose track of them.",
+            "Pass one audio at a time, or a single generator.",
+        )
+
+
 def check_images(model, prompt: Prompt, model_kwargs: dict) -> None:
     """Images and sound whose traces later forwards cannot be given row by row."""
     given = media_of(model, model_kwargs)
@@ -264,6 +274,8 @@ def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, ca
     if session is None:
         return
     way = "Drop spec_session, or the other."
+    if model.config.is_encoder_decoder:
+        _refuse(f"spec_session with a {type(model).__name__}: an encoder-decoder's text depends on its source.", way)
     if cache is not None:
         _refuse("spec_session and a cache in one call.", way)
     extra = sorted(k for k, v in later_inputs(model, model_kwargs).items() if v is not None)

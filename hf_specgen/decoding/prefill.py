@@ -11,7 +11,7 @@ from ..cache.beside import Beside, merged_cross
 from ..cache.reader import Reader, device_of, groups_of, new_cache
 from ..cache.stock import Layout, columns_held
 from ..errors import SpecUnsupportedError
-from ..session import Kept, catch_up, resume
+from ..session import Kept, read_rest, resume
 from .prompt import PER_COLUMN, Prompt, later_inputs, mask_name, media_of
 
 
@@ -36,11 +36,11 @@ def collected_names(model, config) -> tuple[str, ...]:
     return tuple(names)
 
 
-def resumed(kept: Kept, prompt: Prompt, room: int) -> Prefill:
+def prefill_rest(kept: Kept, prompt: Prompt, room: int) -> Prefill:
     """The target reads what it does not hold from the last call of its session."""
     texts, home = [row.tolist() for row in prompt.rows], prompt.ids.device
     target = resume(kept, list(range(len(texts))), texts, room, device_of(kept.model, home))
-    logits = catch_up(target, texts).to(home, torch.float32)
+    logits = read_rest(target, texts).to(home, torch.float32)
     return Prefill(target, logits, {}, 0)
 
 

@@ -41,7 +41,7 @@ class Source:
 
 def takes_encoder_outputs(model) -> bool:
     """Whether a decoder-only model attends to an encoder's outputs (Whisper's or BART's decoder alone)."""
-    known = compat.forward_parameters(type(model))
+    known = compat.forward_parameters(model)
     if model.config.is_encoder_decoder or not {"encoder_outputs", "encoder_hidden_states"} & known:
         return False  # many classes take them but attend to them only if they were built to
     return any(name.rsplit(".", 1)[-1] in CROSS_ATTENTION for name, _ in model.named_modules())
@@ -121,7 +121,7 @@ def encoder_inputs(draft, source: Source | None) -> dict:
     if not draft.config.is_encoder_decoder:
         if not takes_encoder_outputs(draft):
             return {}
-        if "encoder_outputs" in compat.forward_parameters(type(draft)):
+        if "encoder_outputs" in compat.forward_parameters(draft):
             return {"encoder_outputs": source.outputs}
         return {"encoder_hidden_states": source.outputs[0], "encoder_attention_mask": source.mask}
     outputs = source.outputs
