@@ -68,6 +68,8 @@ def _survey(value, memo: dict[int, object], functions: list[FunctionType], seen:
             functions.append(value)
             for cell in value.__closure__:
                 _survey(cell.cell_contents, memo, functions, seen)
+    elif hasattr(value, "__deepcopy__"):
+        return  # says itself what a copy of it is
     elif isinstance(value, MethodType):
         _survey(value.__self__, memo, functions, seen)
     elif isinstance(value, dict):

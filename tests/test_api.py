@@ -179,8 +179,8 @@ def test_without_spec_strategy_the_stock_path_runs_bit_for_bit(target, prompt, s
     state = torch.get_rng_state()
     monkeypatch.setattr("hf_specgen.api.decode", lambda *a, **k: pytest.fail("our loop ran"))
     monkeypatch.setattr("hf_specgen.api.take_settings", lambda *a, **k: pytest.fail("our settings were read"))
-    model = target if way == "object" else None
-    hf_specgen.enable(model)
+    models = [target] if way == "object" else []
+    hf_specgen.enable(*models)
     try:
         for extra in ({}, {"spec_strategy": None}):
             torch.manual_seed(7)
@@ -191,7 +191,7 @@ def test_without_spec_strategy_the_stock_path_runs_bit_for_bit(target, prompt, s
             )
             assert torch.equal(torch.get_rng_state(), state)
     finally:
-        hf_specgen.disable(model)
+        hf_specgen.disable(*models)
 
 
 def test_assistant_model_without_spec_strategy_is_transformers_own_assisted_decoding(target, draft, prompt):
@@ -715,8 +715,8 @@ def test_text_generation_pipeline_takes_generate_kwargs(target, draft, way):
     texts = ["hello the king", "abc"]
     want = pipeline("text-generation", model=target, tokenizer=tokenizer)
     plainly = [want(text, **OPTIONS)[0]["generated_text"] for text in texts]
-    model = target if way == "object" else None
-    hf_specgen.enable(model)
+    models = [target] if way == "object" else []
+    hf_specgen.enable(*models)
     try:
         pipe = pipeline("text-generation", model=target, tokenizer=tokenizer)
         options = OPTIONS | {"assistant_model": draft, "spec_strategy": "rejection"}
@@ -726,4 +726,4 @@ def test_text_generation_pipeline_takes_generate_kwargs(target, draft, way):
             assert [out[0]["generated_text"] for out in pipe(texts, batch_size=2, **options)] == plainly
         assert stats.calls == 2 and stats.accepted > 0
     finally:
-        hf_specgen.disable(model)
+        hf_specgen.disable(*models)

@@ -1,10 +1,10 @@
 """The `hf-specgen` command: one file per subcommand, which imports torch and the like only when it runs."""
 
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from .. import __version__
 from . import check_pair, demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -12,13 +12,15 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(__version__)
+        typer.echo(version("hf-specgen"))
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     """Lossless, batched speculative decoding inside Hugging Face generate()."""
 
