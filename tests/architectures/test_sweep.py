@@ -49,6 +49,8 @@ CHOSEN = [name for name in chosen(None, PART) if name in ENTRIES]
 def test_verdict_is_found_again(name):
     """A tenth of them, another one each day (`HF_SPECGEN_SWEEP_SLICE="I/N"` chooses). Other versions of transformers
     may support other things, but nothing may be wrong on them."""
+    if ENTRIES[name]["verdict"] == "not built":
+        pytest.skip("whether it can be built depends on what else is installed")
     entry = judge_safely(name)
     if SAME_VERSION:
         assert entry["verdict"] == ENTRIES[name]["verdict"], entry
