@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from .cache.ragged import Piece, RaggedCache, Rolling
-from .cache.reader import Reader
+from .cache.reader import Reader, padded
 from .errors import SpecUnsupportedError
 
 
@@ -39,16 +39,13 @@ class Kept:
         known = [self.known(index, text) for index, text in zip(indices, texts, strict=True)]
         sample = next(iter(self.rows.values()))[1]
 
-        def piece(layer: int, index: int, count: int) -> Piece:
+        def held(index: int, count: int) -> list[Piece | None]:
             if not count:
-                return Piece([x[:, :0] for x in sample[layer].tensors], 0)
-            return self.rows[index][1][layer].first(count)
+                return [p and Piece([x[:, :0] for x in p.tensors], 0) for p in sample]
+            return [p and p.first(count) for p in self.rows[index][1]]
 
-        layers = (
-            None if sample[i] is None else (window, [piece(i, b, n) for b, n in zip(indices, known, strict=True)])
-            for i, window in enumerate(self.windows)
-        )
-        return RaggedCache.assemble(layers, known, room)
+        rows = [held(index, count) for index, count in zip(indices, known, strict=True)]
+        return RaggedCache.of_rows(self.windows, rows, known, room)
 
 
 class SpecSession:
@@ -130,9 +127,7 @@ def read_rest(reader: Reader, texts: list[list[int]]) -> torch.Tensor:
     """Read what is left of each text; logits after each, `[rows, vocabulary]`."""
     left = [text[n:] for text, n in zip(texts, reader.lengths, strict=True)]
     if len({len(text) for text in left}) > 1:  # the last tokens apart, so that the head runs on one position per row
-        width = max(map(len, left)) - 1
-        ids = torch.tensor([text[:-1] + [0] * (width + 1 - len(text)) for text in left], device=reader.device)
-        reader.read(ids, [len(text) - 1 for text in left], keep=1)
+        reader.read(padded([text[:-1] for text in left], reader.device), [len(text) - 1 for text in left], keep=1)
         left = [text[-1:] for text in left]
     ids = torch.tensor(left, device=reader.device)
     return reader.read(ids, [ids.shape[1]] * len(ids), keep=1)[:, 0]

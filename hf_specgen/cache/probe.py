@@ -200,5 +200,4 @@ def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:
     """One-row caches side by side, each rolled back by `tail`."""
     lengths = [cache.lengths[0] - tail for cache in caches]
     rows = [cache.pieces(0, length) for cache, length in zip(caches, lengths, strict=True)]
-    layers = zip(caches[0].windows, zip(*rows, strict=True), strict=True)
-    return RaggedCache.assemble(((w, list(r)) if r[0] is not None else None for w, r in layers), lengths, tail)
+    return RaggedCache.of_rows(caches[0].windows, rows, lengths, tail)

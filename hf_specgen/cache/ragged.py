@@ -6,7 +6,7 @@ slot = position - base, and when the buffer is full the part that can still be s
 What a slot holds beyond the row's length is never attended to, so nothing has to be cropped, copied or realigned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -196,6 +196,16 @@ class RaggedCache(Cache):
                 buffers.append(buffer)
             built.append(RaggedLayer(buffers, part))
         return cls(built, lengths, **more)
+
+    @classmethod
+    def of_rows(
+        cls, windows: list[int | None], rows: Sequence[list[Piece | None]], lengths: list[int], room: int, **more
+    ) -> "RaggedCache":
+        """As `assemble`, from what each row holds, layer by layer (see `pieces`)."""
+        layers = zip(windows, zip(*rows, strict=True), strict=True)
+        return cls.assemble(
+            ((window, list(held)) if held[0] is not None else None for window, held in layers), lengths, room, **more
+        )
 
     def pieces(self, row: int, length: int) -> list[Piece | None]:
         """A copy of what a row holds of its first `length` positions, per layer."""

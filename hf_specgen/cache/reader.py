@@ -63,6 +63,12 @@ def groups_of(lengths: list[int]) -> list[list[int]]:
     return list(groups.values())
 
 
+def padded(texts: list[list[int]], device: torch.device) -> torch.Tensor:
+    """Texts side by side, `[rows, width]`, padded on the right, for `Reader.read` with their lengths as counts."""
+    width = max(map(len, texts))
+    return torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+
+
 def ids_name(model) -> str:
     return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
 
@@ -244,12 +250,12 @@ def read_ends(target: Reader, export: Export, left: dict[int, list[int]]) -> Non
     if not rows:
         return
     pieces, lengths = zip(*(export.rows[index] for index, _ in rows), strict=True)
-    layers = zip(target.cache.windows, zip(*pieces, strict=True), strict=True)
     states = target.cache.states
     if states is not None:
         states = RowStates(states.layers, [export.ends[index] for index, _ in rows], list(lengths))
-    cache = RaggedCache.assemble(
-        ((window, list(held)) if held[0] is not None else None for window, held in layers),
+    cache = RaggedCache.of_rows(
+        target.cache.windows,
+        pieces,
         list(lengths),
         room=max(len(tokens) for _, tokens in rows),
         states=states,
@@ -257,9 +263,7 @@ def read_ends(target: Reader, export: Export, left: dict[int, list[int]]) -> Non
     )
     reader = Reader(target.model, cache, target.device, target.beside, target.shifts)
     reader.order = [index for index, _ in rows]
-    width = max(len(tokens) for _, tokens in rows)
-    ids = torch.tensor([tokens + [0] * (width - len(tokens)) for _, tokens in rows], device=target.device)
-    reader.read(ids, [len(tokens) for _, tokens in rows], keep=1)
+    reader.read(padded([tokens for _, tokens in rows], target.device), [len(tokens) for _, tokens in rows], keep=1)
     target.forwards += reader.forwards
     for b, (index, _) in enumerate(rows):
         export.take(cache, b, index, cache.lengths[b])

@@ -49,11 +49,6 @@ class Layout:
             None if bool(row[pad:].all()) else row.nonzero().flatten() for row, pad in zip(mask, self.pads, strict=True)
         ]
 
-    @property
-    def has_holes(self) -> bool:
-        """Whether any row has padding between its tokens."""
-        return any(index is not None for index in self.index)
-
     def columns_of(self, row: int, low: int, high: int) -> slice | torch.Tensor:
         """Where positions low … high-1 of a row are; positions beyond the prompt follow its last column."""
         index = self.index[row]

@@ -172,9 +172,11 @@ def check_prompt(model, input_ids: torch.Tensor, model_kwargs: dict, pad_token) 
             _refuse(f"Row {empty[0]} of the attention mask is all zero: its prompt is empty.", "Drop the row.")
         runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
         holes = (runs > 1).nonzero()
+        if not len(holes):
+            return
         windows = any(window_of(layer) is not None for layer in new_cache(model).layers) if decoder_only else False
         by_column = compat.text_config(model).model_type == "mpt" or probe.padding_counts(model)
-        if len(holes) and (windows or by_column):
+        if windows or by_column:
             _refuse(
                 f"Row {holes[0, 0].item()} of the attention mask has a hole, and {type(model).__name__} counts columns "
                 f"({'sliding windows' if windows else 'no position_ids'}), so that its answer depends on the hole.",

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..cache.reader import Reader
+from ..cache.reader import Reader, padded
 from ..verifiers import Proposal
 from .rows import Row
 
@@ -44,6 +44,4 @@ def _unread(target: Reader, rows: list[Row]) -> list[list[int]]:
 
 
 def _read(target: Reader, texts: list[list[int]]) -> torch.Tensor:
-    width = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=target.device)
-    return target.read(ids, list(map(len, texts)))
+    return target.read(padded(texts, target.device), list(map(len, texts)))

@@ -7,7 +7,7 @@ import torch
 from .. import compat
 from ..cache import probe
 from ..cache.beside import Beside, merged_cross
-from ..cache.reader import Reader, device_of, groups_of, read_prompt
+from ..cache.reader import Reader, device_of, groups_of, padded, read_prompt
 from ..cache.stock import Layout
 from ..errors import SpecNumericsError
 from ..processors import on_draft, trials_for_draft
@@ -169,28 +169,27 @@ class ModelDrafter(Drafter):
             texts = self._unread(rows, widths)
             for b, text in enumerate(texts):
                 self.held[b].extend(text)
-            return self._read_texts(texts, max(map(len, texts)))
+            return self._read_texts(texts)
         behind = [row.length - len(held) if w else 0 for row, held, w in zip(rows, self.held, widths, strict=True)]
         if not any(behind):  # the first round: the prefill has read everything
             return self.first_logits
         width = max(behind)
         if width > 2:  # after rounds without drafts: all but the last token first, each row its own number
             texts = [row.tokens[row.length - n : -1] if n else [] for row, n in zip(rows, behind, strict=True)]
-            self._read_texts(texts, width - 1)
+            self._read_texts(texts)
             width = 1
         for b, row in enumerate(rows):
             if widths[b]:
                 self.reader.roll_back(b, row.length - width)
                 self.held[b].extend(row.tokens[len(self.held[b]) :])
-        return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)], width)
+        return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)])
 
     def _unread(self, rows, widths) -> list[list[int]]:
         return [row.tokens[n:] if w else [] for row, n, w in zip(rows, self.reader.lengths, widths, strict=True)]
 
-    def _read_texts(self, texts: list[list[int]], width: int) -> torch.Tensor:
-        """Read each row's text, padded on the right to `width`; logits at the right edge, `[rows, vocabulary]`."""
-        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.device)
-        return self.reader.read(self._known(ids), list(map(len, texts)), keep=1)[:, 0]
+    def _read_texts(self, texts: list[list[int]]) -> torch.Tensor:
+        """Read each row's text, padded on the right; logits at the right edge, `[rows, vocabulary]`."""
+        return self.reader.read(self._known(padded(texts, self.device)), list(map(len, texts)), keep=1)[:, 0]
 
     def _to_target_vocabulary(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
         logits = logits[:, : self.vocabulary].to(home, torch.float32)
