@@ -18,9 +18,10 @@ from .stock import Export, Layout, adopt, own_part
 
 
 def device_of(model, otherwise: torch.device) -> torch.device:
-    """Where a model takes its ids (offloaded models report `meta`; their hooks move the ids themselves)."""
+    """Where a model takes its ids (offloaded models report `meta`; their hooks move the ids themselves). The later
+    stages of a pipeline have no embeddings."""
     embeddings = model.get_input_embeddings()
-    device = embeddings.weight.device if embeddings is not None else otherwise
+    device = embeddings.weight.device if hasattr(embeddings, "weight") else otherwise
     return otherwise if device.type == "meta" else device
 
 

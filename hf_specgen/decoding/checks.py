@@ -66,6 +66,8 @@ def check_model(model, whose: str) -> None:
     refuse_unknown_layers(DynamicCache(config=config), whose)
     if reason := probe.cannot_read_blocks(model):
         _refuse(f"The {whose} ({name}) cannot check several tokens at once: {reason}.")
+    if any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__):
+        _refuse(f"The {whose} is sharded by FSDP: its forwards wait for every rank, which uneven acceptance breaks.")
     if model.training:
         rates = [getattr(config, n, 0) for n in ("attention_dropout", "attn_pdrop", "attention_dropout_prob")]
         rates += [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
@@ -231,6 +233,11 @@ def check_cache(model, config, cache: DynamicCache, prompt: Prompt) -> None:
                 "Pass the whole text without a cache.",
             )
         return
+    if hasattr(model, "_pp_stage"):
+        _refuse(
+            "A cache in the stages of a pipeline-parallel model does not say on every rank how much it has read.",
+            "Pass a hf_specgen.SpecSession instead.",
+        )
     if filled[0].shape[0] != rows:
         _refuse(
             f"The cache holds {filled[0].shape[0]} row(s) and this call has {rows}.",

@@ -14,6 +14,7 @@ from ..processors import on_target
 from ..session import Kept
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
+from .ranks import Ranks
 from .rows import Row
 from .scoring import score
 from .stream import Stream
@@ -50,16 +51,18 @@ class Decoding:
         self.stats, self.clock = stats, clock
         self.stream, self.export, self.keep, self.plain_on_oom = stream, export, keep, plain_on_oom
         self.device = rows[0].ids.device
+        self.ranks = Ranks.of(target.model, getattr(drafter, "model", None))
         self.begun = False  # whether the drafter knows the rows
 
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. Round 0: the target's logits after the prompts, `[rows, vocabulary]`."""
         self.vocabulary = first_logits.shape[-1]
+        self.ranks.begin(self.rows)
         self.commit(self.no_proposal(), first_logits[:, None], self.noise())
         self.begin_drafting()
         while self.rows:
             noise = self.noise()
-            proposal, widths = self.propose(noise)
+            proposal, widths = self.ranks.proposal(self.rows, *self.propose(noise))
             logits = self.score(proposal, widths)
             self.commit(proposal, logits, noise)
 
@@ -127,7 +130,8 @@ class Decoding:
         slots = torch.arange(scores.shape[1], device=self.device)
         nan = (scores.amax(-1).isnan() & (slots <= proposal.counts[:, None])).any(1)
         figures = torch.stack([nan.long(), proposal.counts, verdict.accepted, verdict.next_token], dim=1)
-        outcome = torch.cat([figures, proposal.tokens], dim=1).tolist()  # the round's one read by the host
+        outcome = self.ranks.agree(torch.cat([figures, proposal.tokens], dim=1))
+        outcome = outcome.tolist()  # the round's one read by the host
         self._refuse_nan([o[0] for o in outcome])
         collected = self.target.collected or [[]] * len(self.rows)
         for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
