@@ -1,0 +1,131 @@
+"""Which tensors a checkpoint must hold to be the whole model that transformers would load.
+
+transformers' own loader knows it exactly, and takes seconds to import. tensors.json knows it for the families that
+people pair, whose layers are all alike (tests/pairing/tensor_table.py writes it). It is believed only where it agrees
+with the checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("tensors.json")
+# Buffers that older versions saved; transformers drops them without a word.
+IGNORED = re.compile(r"rotary_emb\.inv_freq$")
+
+TOKENS = re.compile(r"(^|\.)(embed_tokens|embed_in|wte|word_embeddings|tok_embeddings)\.weight$")
+EMBEDDING = re.compile(rf"{TOKENS.pattern}|(^|\.)(embed_positions|wpe)\.weight$")
+HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
+
+Difference = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names that are missing, and names that are unexpected, sorted."""
+Misfit = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A tensor's name, its shape in the file, and its shape by the config."""
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, Any]]:
+    return json.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def tensor_names(config: Mapping[str, Any]) -> tuple[set[str], set[str]] | None:
+    """The tensors that the causal LM of this config needs, and those that it may have; None: not in the table."""
+    family = _table().get(str(config.get("model_type")))
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    if family is None or not isinstance(layers, int):
+        return None
+    patterns = list(family["tensors"])
+    for flag, (default, extra) in family["flags"].items():
+        patterns += extra if config.get(flag, default) else []
+    needed = {pattern.replace("*", str(i)) for pattern in patterns for i in range(layers)}
+    head = set(family["head"])
+    tied = config.get("tie_word_embeddings", family["tied"])
+    return (needed, head) if tied else (needed | head, set())
+
+
+def compare(names: Collection[str], config: Mapping[str, Any], by_module: bool = False) -> Difference | None:
+    """By the table; None where it does not know the model.
+
+    Args:
+        names: of the checkpoint's tensors.
+        by_module: the checkpoint is quantized: what counts is that a module has tensors, not what they are called.
+    """
+    known = tensor_names(config)
+    if known is None:
+        return None
+    needed, allowed = known
+    found = {name for name in names if not IGNORED.search(name)}
+    if not by_module:
+        return tuple(sorted(needed - found)), tuple(sorted(found - needed - allowed))
+    modules = {_module(name) for name in needed | allowed}
+    around = {prefix for name in modules for prefix in _prefixes(name)}
+    held = {prefix for name in found for prefix in _prefixes(name)}
+    missing = sorted(name for name in needed if _module(name) not in held)
+    strange = {name for name in found if modules.isdisjoint(_prefixes(name)) and _module(name) not in around}
+    return tuple(missing), tuple(sorted(strange))
+
+
+def misfit(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> Misfit | None:
+    """Whether the config was made for another vocabulary: by the input embedding, for models in the table."""
+    family = _table().get(str(config.get("model_type")), {"tensors": ()})
+    name = next((name for name in family["tensors"] if TOKENS.search(name)), None)
+    shape, wanted = shapes.get(name), (config.get("vocab_size"), config.get("hidden_size", config.get("n_embd")))
+    return None if shape is None or None in wanted or shape == wanted else (name, shape, wanted)
+
+
+def model_class(config: Mapping[str, Any]):
+    """The class that loads this config: AutoModelForCausalLM, or an encoder-decoder's or a multimodal model's own. None
+    if this transformers does not have it."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    own = next((getattr(transformers, str(name), None) for name in config.get("architectures") or ()), None)
+    if own is not None and (config.get("is_encoder_decoder") or "text_config" in config):
+        return own
+    return transformers.AutoModelForCausalLM if config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else own
+
+
+def ask_transformers(folder: Path, config: Mapping[str, Any]) -> tuple[Difference, Misfit | None] | None:
+    """By transformers' own loader, on the meta device: no weights are read. None where it cannot say: a class that it
+    does not have (remote code is not run), or no accelerate, which it needs for this."""
+    if importlib.util.find_spec("accelerate") is None:
+        return None
+    from transformers.utils import logging
+
+    cls = model_class(config)
+    if cls is None:
+        return None
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        _, told = cls.from_pretrained(
+            folder,
+            device_map="meta",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+    name, shape, wanted = next(iter(sorted(told["mismatched_keys"])), (None, (), ()))
+    difference = tuple(sorted(told["missing_keys"])), tuple(sorted(told["unexpected_keys"]))
+    return difference, (name, tuple(shape), tuple(wanted)) if name else None
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _prefixes(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:n]) for n in range(1, len(parts))}
