@@ -1,0 +1,233 @@
+"""What measure_pair expects, against what decoding then does."""
+
+import copy
+import itertools
+import json
+import statistics
+import time
+
+import pytest
+import torch
+from pairing_toys import make_tokenizer
+from toys import contrary, noisy, plain, tiny, toy_tokenizer
+from transformers import AutoModelForCausalLM
+
+import hf_specgen
+from hf_specgen import SpecUnsupportedError, collect_stats
+from hf_specgen.api import SpecGenerationMixin
+from hf_specgen.compat import text_config
+from hf_specgen.pairing.forecast import break_even, forecast, total
+from hf_specgen.pairing.measure import Pair, measure_pair
+from hf_specgen.pairing.prompts import encode
+
+PROMPTS = ["abcab", "the cab sings", "Zorro", "a"]
+NEW = 30
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny(num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def draft(target):
+    return noisy(target, 0.1)
+
+
+def measured(target, draft, prompts=PROMPTS, **options):
+    return measure_pair(
+        target,
+        draft,
+        prompts,
+        tokenizer=toy_tokenizer(),
+        **{"max_new_tokens": NEW, "max_assistant_tokens": 4} | options,
+    )
+
+
+def decoded(target, draft, k: int, prompts=PROMPTS, new: int = NEW, **options):
+    """The statistics of the same prompts, decoded one at a time."""
+    tokenizer = toy_tokenizer()
+    with collect_stats() as stats:
+        for prompt in prompts:
+            SpecGenerationMixin.generate(
+                target,
+                **encode(tokenizer, prompt),
+                assistant_model=draft,
+                spec_strategy="rejection",
+                num_assistant_tokens=k,
+                max_new_tokens=new,
+                **{"do_sample": False} | options,
+            )
+    return stats
+
+
+def assert_as_decoded(expected, stats):
+    forecast = expected.forecast
+    assert (forecast.emitted, forecast.rounds, forecast.accepted) == (stats.emitted, stats.rounds, stats.accepted)
+    assert forecast.acceptance_by_position.conditional == stats.acceptance_by_position.conditional
+    assert forecast.tokens_per_target_forward == stats.tokens_per_target_forward
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eos_token_id": [63, 17, 40]}, {"repetition_penalty": 1.3, "min_new_tokens": 6}, {"no_repeat_ngram_size": 2}],
+    ids=["plain", "several-eos", "penalty", "ngrams"],
+)
+def test_greedy_counts_are_those_of_decoding(target, draft, options):
+    found = measured(target, draft, **options)
+    assert [e.k for e in found.lengths] == [1, 2, 3, 4]
+    for expected in found.lengths:
+        stats = decoded(target, draft, expected.k, **options)
+        assert 0 < stats.accepted < stats.drafted
+        assert_as_decoded(expected, stats)
+        if "eos_token_id" not in options:  # what the draft writes after a mistake may end its round
+            assert expected.forecast.drafted == pytest.approx(stats.drafted, rel=0.03)
+            assert expected.forecast.acceptance_rate == pytest.approx(stats.acceptance_rate, rel=0.03)
+    assert found.new_tokens == found.lengths[0].forecast.emitted
+
+
+def test_without_an_eos_all_counts_are_exact(target):
+    target = tiny(num_hidden_layers=2, eos_token_id=None)
+    draft = noisy(target, 0.1)
+    for expected in measured(target, draft).lengths:
+        stats = decoded(target, draft, expected.k)
+        assert_as_decoded(expected, stats)
+        assert expected.forecast.drafted == stats.drafted
+        assert expected.forecast.acceptance_by_position == stats.acceptance_by_position
+
+
+@pytest.mark.filterwarnings("ignore:.*beyond the draft's context")
+def test_a_draft_with_a_short_context_and_fewer_rows(target):
+    draft = noisy(target, 0.1)
+    draft.resize_token_embeddings(60)
+    text_config(draft).max_position_embeddings = 20
+    for expected in measured(target, draft, PROMPTS[1:]).lengths:
+        with pytest.warns(UserWarning, match="beyond the draft's context"):
+            stats = decoded(target, draft, expected.k, PROMPTS[1:])
+        assert_as_decoded(expected, stats)
+
+
+def test_a_draft_with_two_ids_swapped(target, draft):
+    """Mapped by their strings: the counts are those of the draft with the target's ids."""
+    words, order = [f"w{i}" for i in range(64)], [*range(30), 31, 30, *range(32, 64)]
+    swapped = copy.deepcopy(draft)
+    for table in (swapped.get_input_embeddings(), swapped.get_output_embeddings()):
+        table.weight.data = table.weight.data[order]
+    ours, theirs = make_tokenizer(words), make_tokenizer([words[i] for i in order])
+    options = {"max_new_tokens": NEW, "max_assistant_tokens": 3, "tokenizer": ours}
+    prompts = ["w5", "w30", "w44"]
+    same = measure_pair(target, draft, prompts, assistant_tokenizer=ours, **options)
+    found = measure_pair(target, swapped, prompts, assistant_tokenizer=theirs, **options)
+    assert [e.forecast for e in found.lengths] == [e.forecast for e in same.lengths]
+    unmapped = measure_pair(target, swapped, prompts, assistant_tokenizer=ours, **options)
+    assert 0.2 < found.acceptance < 1 and unmapped.lengths[0].forecast != same.lengths[0].forecast
+
+
+def test_sampled_counts_are_those_of_decoding_in_the_mean(target, draft):
+    """Means over many texts and over many decodings (rows of one batch), within three standard errors."""
+    options = {"do_sample": True, "temperature": 1.5, "top_k": 20, "eos_token_id": 40}
+    k, prompt, new, seeds = 3, PROMPTS[1], 12, 200
+    pair = Pair(target, draft, (toy_tokenizer(), None), options)
+    torch.manual_seed(0)
+    texts = [pair.decode(encode(toy_tokenizer(), prompt), new)[0] for _ in range(seeds)]
+    torch.manual_seed(1)
+    runs = decoded(target, draft, k, [prompt], new, num_return_sequences=seeds, **options).rows
+    expected = [forecast(text, k) for text in texts]
+    for name in ("rounds", "accepted", "emitted", "drafted"):
+        ours, theirs = ([getattr(x, name) for x in several] for several in (expected, runs))
+        error = ((statistics.variance(ours) + statistics.variance(theirs)) / seeds) ** 0.5
+        assert error < 0.1 * statistics.mean(theirs)
+        assert statistics.mean(ours) == pytest.approx(statistics.mean(theirs), abs=3 * error), name
+    first = total(expected).acceptance_by_position.conditional[0]
+    overlaps = [x for text in texts for x in text.overlap if x is not None]
+    assert 0.3 < first < 0.9 and first == pytest.approx(statistics.mean(overlaps), rel=0.1)  # E[min(1, q/p)] = 1 − TV
+
+
+def slowed(model, seconds: float):
+    """Every forward takes at least so much longer, per call: like a model that reads its weights."""
+    model.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+    return model
+
+
+def test_expected_speed_up_is_the_real_one():
+    """Sleeping models: their step times are what a busy machine cannot hide."""
+    target = slowed(tiny(num_hidden_layers=2, eos_token_id=None), 0.03)
+    draft = slowed(noisy(tiny(num_hidden_layers=2, eos_token_id=None), 0.1), 0.006)
+    found = measured(target, draft, PROMPTS[1:2], max_assistant_tokens=3)
+    assert found.best_k == found.fastest.k > 0 and f"K = {found.best_k} is best" in found.verdict
+    seconds = {0: 0.0, found.best_k: 0.0}
+    for _, k in itertools.product(range(2), seconds):
+        start = time.perf_counter()
+        if k:
+            decoded(target, draft, k, PROMPTS[1:2])
+        else:
+            inputs = encode(toy_tokenizer(), PROMPTS[1])
+            plain(target, **inputs, max_new_tokens=NEW, do_sample=False)
+        seconds[k] += time.perf_counter() - start
+    assert found.fastest.call_speedup == pytest.approx(seconds[0] / seconds[found.best_k], rel=0.2)
+    assert found.fastest.forecast.tokens_per_round > 1.3 * found.fastest.decode_speedup  # drafting is not free
+
+
+def test_cannot_win_is_said_with_its_reason():
+    target = slowed(tiny(num_hidden_layers=1, eos_token_id=None), 0.005)
+    found = measured(target, slowed(contrary(tiny(num_hidden_layers=1)), 0.005), PROMPTS[:1], max_assistant_tokens=2)
+    assert found.best_k == 0 and found.fastest.decode_speedup < 0.7
+    assert found.acceptance < 0.1 and found.break_even == break_even(found.fastest.k, found.fastest.round_cost)
+    assert "cannot win: a draft step costs" in found.verdict
+    assert "no acceptance would" in found.verdict or f"and it is {found.acceptance:.0%}" in found.verdict
+
+
+@pytest.mark.filterwarnings("ignore:.*beyond the draft's context")
+def test_what_could_not_be_measured_is_none(target, draft):
+    draft = copy.deepcopy(draft)
+    text_config(draft).max_position_embeddings = 4
+    found = measured(target, draft, PROMPTS[:1], max_assistant_tokens=2)
+    assert (found.acceptance, found.cost_ratio, found.draft_step_seconds, found.best_k) == (None,) * 4
+    assert found.target_step_seconds > 0 and found.lengths[0].forecast.rounds == found.new_tokens
+    assert "within the draft's context" in str(found) and json.dumps(found.to_dict())
+
+
+def test_shown_and_as_json(target, draft):
+    found = measured(target, draft, PROMPTS[:1], max_assistant_tokens=8)
+    lines = str(found).splitlines()
+    assert len(lines) <= 15 and "greedy" in lines[0] and found.verdict in lines[-1]
+    plain_values = json.loads(json.dumps(found.to_dict()))
+    assert plain_values["lengths"][3]["num_assistant_tokens"] == 4
+    assert plain_values["lengths"][3]["acceptance_rate"] == found.lengths[3].forecast.acceptance_rate
+    assert plain_values["best_num_assistant_tokens"] == found.best_k
+
+
+def test_the_models_are_left_as_they_were(target, draft):
+    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")  # plain decoding is still plain
+    try:
+        before = target.generate, target.generation_config.to_dict(), draft.generation_config.to_dict()
+        found = measured(target, draft, PROMPTS[:1])
+        assert_as_decoded(found.lengths[3], decoded(target, draft, 4, PROMPTS[:1]))
+        assert before == (target.generate, target.generation_config.to_dict(), draft.generation_config.to_dict())
+    finally:
+        hf_specgen.disable(target)
+
+
+def test_refusals(target, draft):
+    with pytest.raises(ValueError, match="no prompts"):
+        measured(target, draft, [])
+    with pytest.raises(ValueError, match=r"max_new_tokens=2.*nothing to draft"):
+        measured(target, draft, max_new_tokens=2)
+    with pytest.raises(ValueError, match="no chat template"):
+        measured(target, draft, [[{"role": "user", "content": "a"}]])
+    with pytest.raises(SpecUnsupportedError, match="num_beams"):
+        measured(target, draft, num_beams=2)
+    with pytest.raises(ValueError, match="ended with its first token"):
+        measured(target, draft, PROMPTS[:1], eos_token_id=list(range(64)))
+    with pytest.raises(SpecUnsupportedError, match="is a path"):
+        measured(target, "draft")
+
+
+def test_other_vocabularies_are_refused(folder):
+    words = [f"w{i}" for i in range(64)]
+    pair = {}
+    for name, known in (("target", words), ("draft", words[::-1])):
+        pair[name] = AutoModelForCausalLM.from_pretrained(folder(name, tokenizer=make_tokenizer(known))).eval()
+    with pytest.raises(SpecUnsupportedError, match=r"mean different strings|vocabularies differ"):
+        measure_pair(**pair, prompts=["w1"], tokenizer=make_tokenizer(words))
