@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .drafters import Drafter
     from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
     from .pairing import PairReport, check_pair
+    from .pairing.loading import Pair, load_pair
+    from .pairing.measure import measure_pair
+    from .pairing.measurement import Measurement
+    from .pairing.recommend import recommend
     from .session import SpecSession
     from .stats import RowStats, SpecStats, collect_stats
     from .verifiers import Proposal, Verdict, Verifier
@@ -22,6 +26,8 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Drafter": "drafters",
+    "Measurement": "pairing.measurement",
+    "Pair": "pairing.loading",
     "PairReport": "pairing",
     "Proposal": "verifiers",
     "RowStats": "stats",
@@ -41,10 +47,15 @@ _WHERE = {
     "collect_stats": "stats",
     "disable": "api",
     "enable": "api",
+    "load_pair": "pairing.loading",
+    "measure_pair": "pairing.measure",
+    "recommend": "pairing.recommend",
 }
 
 __all__ = [
     "Drafter",
+    "Measurement",
+    "Pair",
     "PairReport",
     "Proposal",
     "RowStats",
@@ -64,6 +75,9 @@ __all__ = [
     "collect_stats",
     "disable",
     "enable",
+    "load_pair",
+    "measure_pair",
+    "recommend",
 ]
 
 

@@ -23,7 +23,7 @@ from .decoding.output import SpecGenerateOutput
 from .decoding.stream import Stream
 from .drafters import Drafter, Source, drafter_for
 from .errors import SpecUnsupportedError
-from .pairing import check_pair, require_usable
+from .pairing import pair_up
 from .stats import SpecStats, publish
 from .unwrap import unwrap
 
@@ -31,6 +31,10 @@ _STOCK_GENERATE = compat.original(GenerationMixin.generate)
 _POSITIONAL = tuple(inspect.signature(_STOCK_GENERATE).parameters)[1:]
 
 
+OTHER_VOCABULARY = (
+    "The draft has another vocabulary than the target: tokens are matched by the text they stand for, and fewer are "
+    "accepted than of a draft with the target's tokenizer. If that is meant, pass tokenizer= and assistant_tokenizer=."
+)
 _DEFAULTS = {f.name for f in fields(SpecConfig)} | {"assistant_model", "tokenizer", "assistant_tokenizer"}
 
 
@@ -114,6 +118,7 @@ class SpecGenerationMixin(GenerationMixin):
             spec_request.draft,
             generation_config,
             threshold,
+            vocabulary=spec_request.vocabulary,
             never=compat.placeholder_ids(self),
             **{name: kwargs[name] for name in ("device", "rows", "source")},
         )
@@ -143,13 +148,17 @@ def _speculate(model, draft, settings, stream, kwargs):
     check_model(model, "target")
     draft = check_draft(model, draft, settings.spec_strategy)
     tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
+    vocabulary = None
     if draft is not None and not isinstance(draft, CandidateGenerator):
-        require_usable(check_pair(model, draft, tokenizer=tokenizer, assistant_tokenizer=assistant_tokenizer))
+        vocabulary = pair_up(model, draft, tokenizer, assistant_tokenizer)
+        if vocabulary is not None and vocabulary.target is not None and None in (tokenizer, assistant_tokenizer):
+            warnings.warn(OTHER_VOCABULARY, stacklevel=5)
     check_arguments(kwargs, kwargs.get("generation_config"), model.generation_config)
     _heal(model, kwargs, tokenizer)
     request = SpecRequest(
         settings=settings,
         draft=draft,
+        vocabulary=vocabulary,
         tokenizer=tokenizer,
         stream=stream,
         synced_gpus=_needs_lockstep(model, kwargs.pop("synced_gpus", None)),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import check_pair, demo
+from . import check_pair, demo, plan, quantize, recommend
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,7 +25,10 @@ def _root(
     """Lossless, batched speculative decoding inside Hugging Face generate()."""
 
 
+app.command("recommend")(recommend.command)
 app.command("check-pair")(check_pair.command)
+app.command("plan")(plan.command)
+app.command("quantize")(quantize.command)
 app.command("demo")(demo.command)
 
 

@@ -1,7 +1,8 @@
-"""hf-specgen check-pair: may this draft draft for this target?"""
+"""hf-specgen check-pair: may this draft draft for this target, and what is to be expected of it?"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,31 +11,80 @@ import typer
 
 if TYPE_CHECKING:
     from hf_specgen.pairing import PairReport
+    from hf_specgen.pairing.loading import Pair
+    from hf_specgen.pairing.measurement import Measurement
 
-COLOURS = {"exact": "green", "exact-with-padding": "green", "unknown": "yellow", "refused": "red"}
+COLOURS = {
+    "exact": "green",
+    "exact-with-padding": "green",
+    "mappable": "green",
+    "cross-vocabulary": "yellow",
+    "unknown": "yellow",
+    "refused": "red",
+}
+EXIT_CODES = {"unknown": 2, "refused": 1}
 
 
 def command(
-    target: Annotated[Path, typer.Argument(help="Folder of the target model.", show_default=False)],
-    draft: Annotated[Path, typer.Argument(help="Folder of the draft model.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
+    draft: Annotated[str, typer.Argument(help="Folder or Hub id of the draft model.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    measure: Annotated[
+        Path | None,
+        typer.Option(help="Prompts (.txt, .json, .jsonl): load both models and measure what to expect on them."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="With --measure: tokens per prompt.", min=3)] = 64,
+    temperature: Annotated[float, typer.Option(help="With --measure: of sampling; 0 decodes greedily.", min=0.0)] = 0.0,
+    limit: Annotated[int, typer.Option(help="With --measure: at most so many of the prompts.", min=1)] = 12,
+    dtype: Annotated[str, typer.Option(help="With --measure: as in from_pretrained.")] = "auto",
+    draft_quantization: Annotated[
+        str | None, typer.Option(help="With --measure: as in load_pair, nf4 for example.", show_default=False)
+    ] = None,
 ) -> None:
-    """Compare the vocabularies of two local model folders, id by id.
+    """Compare the vocabularies of two models id by id, and what their checkpoints hold.
 
-    Reads configs and tokenizers only. Exit code: 0 usable, 1 refused, 2 could not be checked.
+    Reads configs, tokenizers and the headers of the weights only, unless --measure is given. Exit code: 0 usable, 1
+    refused, 2 could not be checked.
     """
     from hf_specgen.pairing import check_pair
+    from hf_specgen.pairing.prompts import read_prompts
 
     try:
+        prompts = None if measure is None else read_prompts(measure, limit)
         report = check_pair(target, draft)
-    except (OSError, ValueError) as error:  # a missing folder, a broken config: one line, no traceback
+        if prompts and report.usable:
+            from hf_specgen.pairing.loading import load_pair
+
+            pair = load_pair(target, draft, dtype=dtype, draft_quantization=draft_quantization)
+            report = dataclasses.replace(report, measurement=_measured(pair, prompts, max_new_tokens, temperature))
+    except (OSError, ValueError, ImportError) as error:  # a missing folder, a broken config: one line, no traceback
         typer.echo(f"check-pair: {error}", err=True)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
     else:
         _print(report)
-    raise typer.Exit(0 if report.usable else 1)
+    raise typer.Exit(EXIT_CODES.get(report.verdict, 0))
+
+
+def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float) -> Measurement:
+    import torch
+    from transformers.utils import logging
+
+    from hf_specgen.pairing.measure import measure_pair
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+    return measure_pair(
+        pair.target,
+        pair.draft,
+        prompts,
+        tokenizer=pair.tokenizer,
+        max_new_tokens=max_new_tokens,
+        **sampling,
+    )
 
 
 def _print(report: PairReport) -> None:
@@ -46,7 +96,7 @@ def _print(report: PairReport) -> None:
     text = Text(report.summary())
     text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[report.verdict]}")
     console.print(text)
-    if report.differing:
+    if report.differing and report.verdict != "cross-vocabulary":  # where nearly all differ, ten say nothing
         table = Table("id", "target", "draft", box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for id_, ours, theirs in report.differing:
             table.add_row(str(id_), Text(repr(ours)), Text(repr(theirs)))  # Text: "[PAD]" is no markup

@@ -46,6 +46,7 @@ class SpecRequest:
     settings: SpecConfig
     stream: Stream
     draft: Any = None  # a model, a CandidateGenerator (a Drafter is one), or None
+    vocabulary: Any = None  # a VocabularyMap, where the draft's ids are not the target's
     tokenizer: Any = None
     synced_gpus: bool = False
     stop_strings: Any = None

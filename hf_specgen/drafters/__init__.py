@@ -1,5 +1,9 @@
 """Where candidates come from."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from transformers.generation.candidate_generator import CandidateGenerator
 
@@ -8,10 +12,22 @@ from .base import Drafter
 from .encoder import Source, check_encoder
 from .generator import GeneratorDrafter
 from .model import ModelDrafter
+from .reading import MappedIds, OtherVocabulary, OtherVocabularyAsText
+from .text import TextDrafter
+
+if TYPE_CHECKING:
+    from ..pairing.vocabulary import VocabularyMap
 
 
 def drafter_for(
-    draft, config, threshold: float | None, device: torch.device, rows: int, source: Source | None, never: list[int]
+    draft,
+    config,
+    threshold: float | None,
+    device: torch.device,
+    rows: int,
+    source: Source | None,
+    never: list[int],
+    vocabulary: VocabularyMap | None,
 ) -> Drafter | None:
     """The drafter for what the caller passed as `assistant_model`.
 
@@ -22,6 +38,7 @@ def drafter_for(
         device, rows: of the prompts.
         source: what the target's encoder read, if it has one.
         never: ids that are not to be drafted (placeholders of images and sound).
+        vocabulary: what the draft's ids stand for; None where both use the same.
     """
     if draft is None or isinstance(draft, Drafter):
         return draft
@@ -32,10 +49,20 @@ def drafter_for(
                 "Pass one prompt at a time, or a hf_specgen Drafter."
             )
         return GeneratorDrafter(draft, config.do_sample)
-    ends = [config._eos_token_tensor, getattr(draft.generation_config, "eos_token_id", None)]
-    eos = {int(i) for end in ends if end is not None for i in torch.as_tensor(end).flatten()}
-    check_encoder(draft, source)
-    return ModelDrafter(draft, threshold, sorted(eos), device, source, never)
+    check_encoder(draft, source, vocabulary)
+    own_ends = getattr(draft.generation_config, "eos_token_id", None)
+    own_ends = [] if own_ends is None else torch.as_tensor(own_ends).flatten().tolist()
+    if vocabulary is not None:
+        own_ends = [vocabulary.pairs[id_] for id_ in own_ends if id_ in vocabulary.pairs]
+    ends = [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
+    kind, reading = ModelDrafter, None
+    if vocabulary is not None and vocabulary.target is None:
+        reading = MappedIds(vocabulary, device)
+    elif vocabulary is not None and (config.do_sample or vocabulary.by_tokens):
+        reading = OtherVocabulary(vocabulary, device)
+    elif vocabulary is not None:
+        kind, reading = TextDrafter, OtherVocabularyAsText(vocabulary, device)
+    return kind(draft, threshold, sorted({*ends, *own_ends}), device, source, never, reading)
 
 
 __all__ = ["Drafter", "GeneratorDrafter", "ModelDrafter", "Source", "drafter_for"]

@@ -52,8 +52,12 @@ def input_name(model) -> str:
     return getattr(model.get_encoder(), "main_input_name", model.main_input_name)
 
 
-def check_encoder(draft, source: Source | None) -> None:
-    """Refuse a draft whose encoder cannot read the target's inputs, or whose decoder cannot read its outputs."""
+def check_encoder(draft, source: Source | None, vocabulary=None) -> None:
+    """Refuse a draft whose encoder cannot read the target's inputs, or whose decoder cannot read its outputs.
+
+    Args:
+        vocabulary: what the draft's ids stand for (a `VocabularyMap`); None where both use the same.
+    """
     name = type(draft).__name__
     if not draft.config.is_encoder_decoder:
         if source is not None and takes_encoder_outputs(draft):
@@ -89,6 +93,11 @@ def check_encoder(draft, source: Source | None) -> None:
         raise SpecUnsupportedError(
             f"The draft's encoder reads {input_name(draft)}, the target's {source.input_name}. "
             "Use a draft for the same kind of input."
+        )
+    if vocabulary is not None and input_name(draft) == "input_ids":
+        raise SpecUnsupportedError(
+            f"The draft {name} has another vocabulary than the target and an encoder of its own, which would have to "
+            "read the prompt in it. Use a draft with the target's tokenizer."
         )
     embedded = source.inputs.is_floating_point()
     if input_name(draft) == "input_ids" and (embedded or (source.inputs < 0).any()):

@@ -15,6 +15,7 @@ from ..session import Kept, SpecSession, resume, version_of
 from ..verifiers import Proposal
 from .base import Drafter
 from .encoder import Source, encoder_inputs
+from .reading import Reading, SameIds
 
 
 class ModelDrafter(Drafter):
@@ -26,6 +27,7 @@ class ModelDrafter(Drafter):
         eos: ids after which drafting ends for the round (the row goes on: the target decides).
         source: what the target's encoder read, if it has one.
         never: ids that are never drafted.
+        reading: what the target's tokens are to the draft; None: the same ids.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class ModelDrafter(Drafter):
         device: torch.device,
         source: Source | None = None,
         never: Sequence[int] = (),
+        reading: Reading | None = None,
     ):
         self.model, self.source = model, source
+        self.reading = reading or SameIds()
         self.never = torch.tensor(sorted(never), dtype=torch.long, device=device)
         self.threshold = threshold or None
         self.device = device_of(model, device)
@@ -45,8 +49,9 @@ class ModelDrafter(Drafter):
         self.known_ids = getattr(model.get_input_embeddings(), "num_embeddings", compat.text_config(model).vocab_size)
         self.vocabulary = self.known_ids
         self.context = compat.context_length(model)
+        self.alone = getattr(model, "_device_mesh", None) is None  # ranks that share it must run the same forwards
         self.reader: Reader | None = None
-        self.held: list[list[int]] = []  # per row: the tokens its cache holds
+        self.held: list[list[int]] = []  # per row: the ids its cache holds
         self.indices: list[int] = []  # per row: its place in the batch
         self.prefills = 0
         self.kept: Kept | None = None  # from the last call of a session
@@ -58,7 +63,7 @@ class ModelDrafter(Drafter):
 
     def room(self, row) -> int:
         """Every token fed back needs a position in the draft's table."""
-        return int(max(0, min(self.context, row.limit) - row.length))
+        return int(max(0, min(self.context - len(self.reading.text(row)), row.limit - row.length)))
 
     def begin(self, rows, vocabulary=None) -> None:
         """Read the rows' texts; rows beyond the draft's context stay unread.
@@ -69,7 +74,8 @@ class ModelDrafter(Drafter):
         fits = [self.room(row) > 0 for row in rows]
         if not any(fits):
             return
-        texts = [list(row.tokens) if ok else row.tokens[:1] for ok, row in zip(fits, rows, strict=True)]
+        texts = [list(self.reading.text(row)) for row in rows]
+        texts = [text if ok else text[:1] for ok, text in zip(fits, texts, strict=True)]
         self.indices = [row.index for row in rows]
         if self.kept is not None:
             self.reader = resume(self.kept, self.indices, texts, 256, self.device)
@@ -124,17 +130,19 @@ class ModelDrafter(Drafter):
             return Proposal.empty(len(rows), home)
         self.reader.cache.reserve(width + 1)
         trials = trials_for_draft(rows)
-        tokens, q, confident, self.peaks = [], [], [], []
+        tokens, q, sure, self.peaks = [], [], [], []
         logits = self._read_unread(rows, widths)
         for step in range(width):
             if step:
-                fed = self._known(tokens[-1][:, None].to(self.device))
+                fed = self._known(self.reading.fed(tokens[-1])[:, None].to(self.device))
                 logits = self.reader.read(fed, [int(step < w) for w in widths], keep=1)[:, 0]
-            scores = on_draft(rows, trials, self._to_target_vocabulary(logits, home), step)
+            scores = on_draft(rows, trials, self._of_target(logits, home), step)
             self.peaks.append(scores.amax(-1))
-            if self.threshold is not None:  # looks at the distribution, before anything is drawn from it
-                confident.append(scores.softmax(-1).amax(-1) >= self.threshold)
-                if home.type == "cpu" and not torch.stack(confident).all(0).any():
+            # Whether to go on is decided by the distribution, before anything is drawn from it.
+            sure.append(self.peaks[-1] > float("-inf"))
+            if self.threshold is not None:
+                sure[-1] &= scores.softmax(-1).amax(-1) >= self.threshold
+                if self.alone and home.type == "cpu" and not torch.stack(sure).all(0).any():
                     break
             chosen, distribution = verifier.draw(scores, noise, step)
             tokens.append(chosen)
@@ -148,16 +156,14 @@ class ModelDrafter(Drafter):
             return Proposal.empty(len(rows), home)
         drafted = torch.stack(tokens, 1)
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
-        counts = torch.minimum(counts, self._ends(drafted, confident))
+        counts = torch.minimum(counts, self._ends(drafted, sure))
         return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1))
 
-    def _ends(self, drafted: torch.Tensor, confident: list[torch.Tensor]) -> torch.Tensor:
+    def _ends(self, drafted: torch.Tensor, sure: list[torch.Tensor]) -> torch.Tensor:
         """How many tokens of each row `[rows]` count: up to and with an EOS, and before a doubtful distribution."""
         goes_on = ~torch.isin(drafted, self.eos)
         length = goes_on.long().cumprod(-1).sum(-1) + 1
-        if confident:
-            length = torch.minimum(length, torch.stack(confident, 1).long().cumprod(-1).sum(-1))
-        return length
+        return torch.minimum(length, torch.stack(sure, 1).long().cumprod(-1).sum(-1))
 
     def _read_unread(self, rows, widths) -> torch.Tensor:
         """Catch up with what is committed but not read; logits `[rows, vocabulary]` after each row's last token.
@@ -165,38 +171,36 @@ class ModelDrafter(Drafter):
         Rows with less to catch up with read some of it again, so that all end at the right edge: the head, a quarter
         of a small draft's cost, then runs on one position per row.
         """
-        if self.reader.cache.states is not None and any(map(len, self._unread(rows, widths))):
-            texts = self._unread(rows, widths)
-            for b, text in enumerate(texts):
-                self.held[b].extend(text)
-            return self._read_texts(texts)
-        behind = [row.length - len(held) if w else 0 for row, held, w in zip(rows, self.held, widths, strict=True)]
+        texts = [self.reading.text(row) if w else [] for row, w in zip(rows, widths, strict=True)]
+        if self.reader.cache.states is not None:
+            unread = [text[n:] for text, n in zip(texts, self.reader.lengths, strict=True)]
+            if any(map(len, unread)):
+                for held, text in zip(self.held, unread, strict=True):
+                    held.extend(text)
+                return self._read_texts(unread)
+        behind = [len(text) - len(held) if text else 0 for text, held in zip(texts, self.held, strict=True)]
         if not any(behind):  # the first round: the prefill has read everything
             return self.first_logits
         width = max(behind)
         if width > 2:  # after rounds without drafts: all but the last token first, each row its own number
-            texts = [row.tokens[row.length - n : -1] if n else [] for row, n in zip(rows, behind, strict=True)]
-            self._read_texts(texts)
+            self._read_texts([text[len(text) - n : -1] if n else [] for text, n in zip(texts, behind, strict=True)])
             width = 1
-        for b, row in enumerate(rows):
-            if widths[b]:
-                self.reader.roll_back(b, row.length - width)
-                self.held[b].extend(row.tokens[len(self.held[b]) :])
-        return self._read_texts([row.tokens[-width:] if w else [] for row, w in zip(rows, widths, strict=True)])
-
-    def _unread(self, rows, widths) -> list[list[int]]:
-        return [row.tokens[n:] if w else [] for row, n, w in zip(rows, self.reader.lengths, widths, strict=True)]
+        for b, text in enumerate(texts):
+            if text:
+                self.reader.roll_back(b, len(text) - width)
+                self.held[b].extend(text[len(self.held[b]) :])
+        return self._read_texts([text[-width:] for text in texts])
 
     def _read_texts(self, texts: list[list[int]]) -> torch.Tensor:
         """Read each row's text, padded on the right; logits at the right edge, `[rows, vocabulary]`."""
         return self.reader.read(self._known(padded(texts, self.device)), list(map(len, texts)), keep=1)[:, 0]
 
-    def _to_target_vocabulary(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
-        logits = logits[:, : self.vocabulary].to(home, torch.float32)
+    def _of_target(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
+        """The draft's logits for the target's tokens, float32 `[rows, vocabulary]`."""
+        scores = self.reading.scores(logits.to(home, torch.float32), self.vocabulary)
         if len(self.never):
-            logits = logits.index_fill(1, self.never[self.never < logits.shape[1]], float("-inf"))
-        missing = self.vocabulary - logits.shape[1]
-        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits
+            scores = scores.index_fill(1, self.never[self.never < scores.shape[1]], float("-inf"))
+        return scores
 
     def settle(self, rows, scores, accepted):
         """Keep of the cache what agrees with the text: compared, never counted."""
@@ -204,16 +208,19 @@ class ModelDrafter(Drafter):
             return
         self._refuse_nan(rows)
         for b, row in enumerate(rows):
-            held = self.reader.lengths[b]
-            fed = row.last_drafted[: held - len(self.held[b])]  # drafted tokens that were fed back
-            known = len(self.held[b])
-            for token in fed:
-                if known >= row.length or row.tokens[known] != token:
+            fed = self._fed(row)
+            text, known = self.reading.text(row), len(self.held[b])
+            for token in fed[: self.reader.lengths[b] - known]:
+                if known >= len(text) or text[known] != token:
                     break
                 self.held[b].append(token)
                 known += 1
             self.reader.roll_back(b, known)
             del self.held[b][self.reader.lengths[b] :]
+
+    def _fed(self, row) -> list[int]:
+        """What of the last proposal the draft may have read, in its own ids."""
+        return self.reading.own(row.last_drafted)
 
     def _refuse_nan(self, rows) -> None:
         nan = torch.stack(self.peaks).isnan().any(0)

@@ -14,13 +14,14 @@ from hf_specgen.cli import app
 
 @pytest.fixture
 def folders(tmp_path):
-    """Three vocabularies of 20 ids: two alike, one that swaps the last two tokens."""
+    """Four vocabularies of 20 ids: two alike, one that swaps the last two tokens, one with nothing in common."""
     words = [f"[PAD{i}]" for i in range(20)]  # brackets: rich must not take them for markup
-    for name, vocabulary in (("target", words), ("same", words), ("other", [*words[:18], words[19], words[18]])):
+    swapped, others = [*words[:18], words[19], words[18]], [f"[V{i}]" for i in range(20)]
+    for name, vocabulary in (("target", words), ("same", words), ("swapped", swapped), ("other", others)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": 20, "eos_token_id": 2}))
         vocab = {word: id_ for id_, word in enumerate(vocabulary)}
-        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": vocab, "unk_token": words[0]}}))
     return tmp_path
 
 
@@ -34,18 +35,31 @@ def test_usable(folders):
     assert "verdict  exact\n" in result.stdout and "\x1b" not in result.stdout
 
 
-def test_refused(folders):
-    result = run(folders / "target", folders / "other")
-    assert result.exit_code == 1
+def test_differing_ids_are_shown(folders):
+    result = run(folders / "target", folders / "swapped")
+    assert result.exit_code == 0
     assert "2 of the 20 ids known to both tokenizers mean different strings (18, 19); 90.00 % of all" in result.stdout
     assert "18   '[PAD18]'   '[PAD19]'" in result.stdout
 
 
-def test_json(folders):
-    result = run(folders / "target", folders / "other", "--json")
+def test_refused(folders):
+    result = run(folders / "target", folders / "other")
     assert result.exit_code == 1
+    assert "verdict  refused\n" in result.stdout and "0    '[PAD0]'   '[V0]'" in result.stdout
+
+
+def test_a_tokenizer_that_is_not_there(folders):
+    (folders / "same" / "tokenizer.json").unlink()
+    result = run(folders / "target", folders / "same")
+    assert result.exit_code == 2
+    assert "verdict  unknown\n" in result.stdout and "no tokenizer is known for the draft" in result.stdout
+
+
+def test_json(folders):
+    result = run(folders / "target", folders / "swapped", "--json")
+    assert result.exit_code == 0
     report = json.loads(result.stdout)
-    assert report["verdict"] == "refused" and report["differing"][1] == {
+    assert report["verdict"] == "mappable" and report["differing"][1] == {
         "id": 19,
         "target": "[PAD19]",
         "draft": "[PAD18]",

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pairing_toys import WORDS, make_model, make_tokenizer
 
 from hf_specgen.pairing import check_pair
-from hf_specgen.pairing.report import _judge
+from hf_specgen.pairing.check import _judge
 
 
 def test_second_call_is_answered_from_the_cache():
@@ -25,16 +25,16 @@ def test_tokens_added_after_the_first_call():
 
     assert verdict() == "exact"
     ours.add_tokens(["<a>"])
-    assert verdict() == "exact-with-padding"
-    theirs.add_tokens(["<b>"])
-    assert verdict() == "refused"
+    assert verdict() == "mappable"
+    theirs.add_tokens(["<a>"])
+    assert verdict() == "exact"
 
 
 def test_tokens_added_to_a_vocabulary_with_holes():
     """Here an added token may land in a hole: counted anew on every call."""
     models, ours, theirs = (make_model(), make_model()), make_tokenizer(), make_tokenizer()
     theirs.backend_tokenizer.model = type(theirs.backend_tokenizer.model)({"w0": 0, "w60": 60}, unk_token="w0")
-    assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).verdict == "exact-with-padding"
+    assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).differing == ()
     theirs.add_tokens(["<a>"])
     assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).differing == ((2, "w2", "<a>"),)
 
@@ -43,7 +43,7 @@ def test_model_inside_a_tokenizer_replaced():
     models, ours, theirs = (make_model(), make_model()), make_tokenizer(), make_tokenizer()
     assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).verdict == "exact"
     theirs.backend_tokenizer.model = make_tokenizer(WORDS[::-1]).backend_tokenizer.model
-    assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).verdict == "refused"
+    assert check_pair(*models, tokenizer=ours, assistant_tokenizer=theirs).verdict == "cross-vocabulary"
 
 
 def test_a_new_tokenizer_at_a_dead_ones_address():
@@ -51,7 +51,7 @@ def test_a_new_tokenizer_at_a_dead_ones_address():
     for i in range(6):  # an id() comes back quickly; the verdict must not
         words = WORDS if i % 2 else (*WORDS[:5], "x", *WORDS[6:])
         verdict = check_pair(target, draft, tokenizer=ours, assistant_tokenizer=make_tokenizer(words)).verdict
-        assert verdict == ("exact" if i % 2 else "refused")
+        assert verdict == ("exact" if i % 2 else "mappable")
         gc.collect()
 
 
@@ -84,5 +84,5 @@ def test_many_threads_and_a_bounded_memory():
         return check_pair(target, draft, tokenizer=tokenizer, assistant_tokenizer=make_tokenizer(words)).verdict
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(verdict, range(200))) == ["refused", "exact"] * 100
-    assert _judge.cache_info().currsize <= 64
+        assert list(pool.map(verdict, range(200))) == ["cross-vocabulary", "exact"] * 100
+    assert _judge.cache_info().currsize <= 16

@@ -30,18 +30,42 @@ def test_same_vocabulary_is_exact():
     assert (report.target_tokens, report.draft_tokens, report.target_rows, report.differing_count) == (64, 64, 64, 0)
 
 
-def test_permuted_ids_of_equal_size_are_refused():
+def test_permuted_ids_are_another_vocabulary_all_of_it_shared():
     report = check(draft_words=WORDS[::-1])
-    assert report.verdict == "refused" and not report.usable
-    assert report.shared == 0.0 and report.differing_count == 64
+    assert report.verdict == "cross-vocabulary" and report.usable
+    assert (report.shared, report.differing_count, report.mapped, report.alike) == (0.0, 64, 64, 1.0)
     assert report.differing == tuple((i, f"w{i}", f"w{63 - i}") for i in range(10))
-    assert "64 of the 64 ids" in report.reasons[0] and "same tokenizer" in report.reasons[0]
+    assert "0.00 % of all ids agree" in report.reasons[0] and "token by token" in report.reasons[0]
 
 
-def test_one_special_token_differs_is_refused_and_named():
+def test_nothing_in_common_is_refused():
+    report = check(draft_words=[f"v{i}" for i in range(64)])
+    assert report.verdict == "refused" and not report.usable
+    assert "64 of the 64 ids" in report.reasons[0]
+    assert "No token stands for the same text in both" in report.reasons[-1]
+
+
+def test_one_special_token_differs_is_mappable_and_named():
     report = check(draft_words=[*WORDS[:39], "<special>", *WORDS[40:]])
+    assert (report.verdict, report.usable, report.mapped) == ("mappable", True, 63)
     assert report.differing == ((39, "w39", "<special>"),)
     assert "1 of the 64 ids known to both tokenizers mean different strings (39); 98.43 %" in report.reasons[0]
+
+
+def test_a_few_ids_that_have_moved_are_mapped():
+    report = check(draft_words=swapped(3, 4))
+    assert (report.verdict, report.mapped) == ("mappable", 64)
+    assert "2 of them mapped" in report.reasons[-1]
+
+
+def test_one_tenth_of_the_ids_is_still_a_few():
+    words = [f"w{i}" for i in range(100)]
+
+    def verdict(differing):
+        theirs = [f"v{i}" for i in range(differing)] + words[differing:]
+        return check(words, theirs, target_rows=100, draft_rows=100).verdict
+
+    assert (verdict(10), verdict(11)) == ("mappable", "cross-vocabulary")
 
 
 def test_share_is_never_rounded_up_to_all():
@@ -52,15 +76,15 @@ def test_share_is_never_rounded_up_to_all():
 
 def test_tokens_added_to_the_target_only_are_usable_and_named():
     report = check(target_words=[*WORDS, "<tool>", "<image>"], target_rows=66)
-    assert report.verdict == "exact-with-padding"
+    assert report.verdict == "mappable"
     assert report.shared == pytest.approx(64 / 66)
-    assert "ids from 64 on are never proposed" in report.reasons[0]
+    assert "the draft has none for ids from 64 on" in report.reasons[0]
     assert "Known only to the target: 2 tokens (64 '<tool>', 65 '<image>')" in report.reasons[1]
 
 
 def test_tokens_added_to_the_draft_only_are_usable_and_named():
     report = check(draft_words=[*WORDS, "<tool>"], draft_rows=65)
-    assert report.verdict == "exact-with-padding"
+    assert report.verdict == "mappable"
     assert "Known only to the draft: 1 token (64 '<tool>')" in report.reasons[1]
 
 
@@ -114,15 +138,15 @@ def test_other_eos_is_a_reason_not_a_refusal():
 def test_require_usable_raises_with_reasons_and_strings():
     report = check()
     assert require_usable(report) is report
-    with pytest.raises(SpecUnsupportedError, match=r"2 of the 64 ids.*3 'w3' / 'w4', 4 'w4' / 'w3'"):
-        require_usable(check(draft_words=swapped(3, 4)))
+    with pytest.raises(SpecUnsupportedError, match=r"64 of the 64 ids.*0 'w0' / 'v0', 1 'w1' / 'v1'"):
+        require_usable(check(draft_words=[f"v{i}" for i in range(64)]))
 
 
 def test_report_reads_and_serialises():
     report = check(draft_words=swapped(3, 4))
-    assert "verdict  refused" in str(report) and "id 3: target 'w3', draft 'w4'" in str(report)
+    assert "verdict  mappable" in str(report) and "id 3: target 'w3', draft 'w4'" in str(report)
     plain = json.loads(json.dumps(report.to_dict()))
-    assert plain["usable"] is False and plain["differing"][0] == {"id": 3, "target": "w3", "draft": "w4"}
+    assert plain["usable"] is True and plain["differing"][0] == {"id": 3, "target": "w3", "draft": "w4"}
 
 
 def test_models_and_tokenizers_are_left_alone():

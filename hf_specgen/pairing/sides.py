@@ -1,0 +1,162 @@
+"""One side of a pair: what its model says, and where the meaning of its token ids comes from.
+
+Everything here is a small hashable value that changes when the thing behind it changes, so that a verdict can be kept
+under it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .heads import describe_adapter, describe_head
+from .tokenizers import FolderSource, TokenizerSource, read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    ModelOrFolder = PreTrainedModel | str | os.PathLike[str]
+
+# Where a multimodal config keeps the config of its language model.
+TEXT_CONFIGS = ("text_config", "decoder", "language_config", "llm_config")
+CONTEXTS = ("max_position_embeddings", "max_target_positions", "n_positions", "n_ctx", "max_seq_len")
+
+# Model types whose state cannot go back, or whose forward cannot check several tokens at once. Loaded models are asked
+# themselves (cache/probe.py); this spares a folder's user the loading. Kept by tests/architectures.
+CANNOT_GO_BACK = frozenset(
+    [
+        "cpmant",
+        "deepseek_v4",
+        "falcon_mamba",
+        "jamba",
+        "mamba",
+        "minimax",
+        "moshi",
+        "openai-gpt",
+        "prophetnet",
+        "recurrent_gemma",
+        "reformer",
+        "rwkv",
+        "xlm",
+        "xlnet",
+        "xlstm",
+        "zamba",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """All that a verdict depends on, for one side. Cheap to take: it is taken before every generate()."""
+
+    name: str
+    rows: int | None
+    """Rows of logits; None when a folder's config does not say."""
+    eos: tuple[int, ...]
+    not_a_model: str | None
+    """What the checkpoint is instead of a causal LM, with a way out; None for a causal LM."""
+    source: TokenizerSource | FolderSource | None
+    model_type: str | None = None
+    context: int | None = None
+    """Positions that the config promises; None where it names none."""
+    rope: str | None = None
+    """How positions beyond the trained ones are reached, e.g. "yarn × 4"; None for plain rotary or other positions."""
+
+    @classmethod
+    def of(cls, model: ModelOrFolder, tokenizer: PreTrainedTokenizerBase | None = None) -> Side:
+        source = TokenizerSource.of(tokenizer) if tokenizer is not None else None
+        if isinstance(model, (str, os.PathLike)):
+            return cls._of_folder(Path(model), source)
+        if not hasattr(model, "config"):
+            raise TypeError(f"check_pair needs a transformers model or a model's folder, not {type(model).__name__}")
+        config, loaded_as = model.config, type(model).__name__
+        text = config.get_text_config(decoder=True)
+        name = getattr(config, "name_or_path", None) or loaded_as
+        eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+
+        def fact(key: str) -> Any:
+            return getattr(text, key, None)
+
+        return cls(
+            name=name,
+            rows=_logits_rows(model),
+            eos=_ids(eos if eos is not None else getattr(config, "eos_token_id", None)),
+            not_a_model=describe_head(name, lambda key: getattr(config, key, None), loaded_as),
+            source=source or _source_beside(config),
+            **_positions(fact),
+        )
+
+    @classmethod
+    def _of_folder(cls, folder: Path, source: TokenizerSource | None) -> Side:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder} is not a local folder")
+        name = str(folder)
+        adapter = folder / "adapter_config.json"
+        if not (folder / "config.json").exists():
+            if adapter.exists():
+                return cls(name, None, (), describe_adapter(name, read_json(adapter)), None)
+            raise FileNotFoundError(f"{folder} holds no config.json, so it is not a model's folder")
+        config = read_json(folder / "config.json")
+        generation = folder / "generation_config.json"
+        facts = text_facts(config)
+        eos = (read_json(generation) if generation.exists() else {}).get("eos_token_id")
+        return cls(
+            name=name,
+            rows=facts.get("vocab_size"),
+            eos=_ids(eos if eos is not None else facts.get("eos_token_id")),
+            not_a_model=describe_head(name, config.get, loaded_as=None),
+            source=source or FolderSource.of(folder),
+            **_positions(facts.get),
+        )
+
+
+def text_facts(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the keys of its language model in reach."""
+    return next((config[key] for key in TEXT_CONFIGS if isinstance(config.get(key), dict)), {}) | config
+
+
+def _positions(fact: Callable[[str], Any]) -> dict[str, Any]:
+    scaling = fact("rope_parameters") or fact("rope_scaling") or {}
+    kind = scaling.get("rope_type") or scaling.get("type")  # a dict per layer type has neither
+    factor = scaling.get("factor")
+    scaled = kind not in (None, "default")
+    return {
+        "model_type": fact("model_type"),
+        "context": next((n for key in CONTEXTS if (n := fact(key))), None),
+        "rope": f"{kind}{f' × {factor:g}' if factor else ''}" if scaled else None,
+    }
+
+
+def _logits_rows(model: PreTrainedModel) -> int | None:
+    head = model.get_output_embeddings()
+    # out_features first: the weight of a quantized head is packed, that of a sharded one can be empty.
+    if getattr(head, "out_features", None):
+        return head.out_features
+    if hasattr(head, "weight"):
+        return head.weight.shape[0]
+    return getattr(model.config.get_text_config(decoder=True), "vocab_size", None)  # on another stage of a pipeline
+
+
+def _source_beside(config: Any) -> FolderSource | None:
+    """The tokenizer in the folder the model was loaded from, or in its snapshot in the local hub cache."""
+    name = getattr(config, "name_or_path", None)
+    if not name:
+        return None
+    try:
+        if os.path.isdir(name):
+            return FolderSource.of(Path(name))
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(name, "config.json", revision=getattr(config, "_commit_hash", None))
+        return FolderSource.of(Path(cached).parent) if isinstance(cached, str) else None
+    except (OSError, ValueError):  # a folder not ours to read, or gone (its path is no repository's name)
+        return None
+
+
+def _ids(value: int | list[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
