@@ -21,7 +21,9 @@ def folders(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": 20, "eos_token_id": 2}))
         vocab = {word: id_ for id_, word in enumerate(vocabulary)}
-        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": vocab, "unk_token": words[0]}}))
+        (tmp_path / name / "tokenizer.json").write_text(
+            json.dumps({"model": {"type": "WordLevel", "vocab": vocab, "unk_token": words[0]}})
+        )
     return tmp_path
 
 

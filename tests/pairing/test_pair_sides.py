@@ -158,7 +158,10 @@ def test_real_tokenizer_json_is_read_as_transformers_reads_it(name):
 
 @pytest.mark.parametrize(
     ("draft", "verdict"),
-    [pytest.param("qwen2.5-coder-0.5b", "exact", marks=real), pytest.param("smollm2-135m", "cross-vocabulary", marks=real)],
+    [
+        pytest.param("qwen2.5-coder-0.5b", "exact", marks=real),
+        pytest.param("smollm2-135m", "cross-vocabulary", marks=real),
+    ],
 )
 def test_real_pairs(draft, verdict):
     assert check_pair(MODELS / "qwen2.5-coder-1.5b", MODELS / draft).verdict == verdict

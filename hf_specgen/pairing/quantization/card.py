@@ -1,0 +1,73 @@
+"""The model card of a quantized draft."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from .writing import IN_AWQ_FORMAT, METHODS
+
+if TYPE_CHECKING:
+    from .writing import Written
+
+PACKAGES = ("hf-specgen", "torch", "transformers", "bitsandbytes", "torchao", "gptqmodel")
+
+
+def card(written: Written) -> str:
+    """Markdown, with the metadata that the Hub reads."""
+    name, base = written.folder.name, written.source.name
+    group = written.quantization.get("group_size")
+    method = METHODS[written.method] + (f"; groups of {group} weights" if group else "")
+    if written.method in IN_AWQ_FORMAT:
+        head = (
+            "stored as it was; loaded by hf-specgen on a CPU, it is rounded to 4-bit integers "
+            f"(`{written.head}`), elsewhere it stays dense"
+        )
+    else:
+        head = f"quantized like the rest (`{written.head}`); the input embedding is dense"
+    return f"""---
+base_model: {base}
+library_name: transformers
+pipeline_tag: text-generation
+tags: [speculative-decoding, draft, quantized]
+---
+
+# {name}
+
+{base}, quantized as a draft for speculative decoding. A draft changes how fast a target's text comes, never the text.
+
+| | |
+|---|---|
+| base model | {base} |
+| method | {method} |
+| head | {head} |
+| weights on disk | {written.bytes_after / 1e6:.1f} MB, before {written.bytes_before / 1e6:.1f} MB |
+| nearness | cosine of the logits {written.likeness:.3f}, same best token at {written.same_choice:.0%} of 64 positions |
+| made with | {", ".join(_versions())} |
+| command | `{command(written)}` |
+
+```python
+import hf_specgen
+
+pair = hf_specgen.load_pair("TARGET", "{name}")
+out = pair.generate(**inputs, max_new_tokens=200)
+```
+
+Quantized weights do not survive `state_dict()` after a forward on a CPU, a move to another device, or a cast: load the
+draft where it is to run.
+"""
+
+
+def command(written: Written) -> str:
+    group = f" --group-size {written.quantization['group_size']}" if written.method in IN_AWQ_FORMAT else ""
+    return f"hf-specgen quantize {written.source.name} --to {written.method}{group} --out {written.folder.name}"
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found

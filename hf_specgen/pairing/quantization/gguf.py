@@ -1,0 +1,56 @@
+"""GGUF files. Most architectures come out dense, whatever the file holds: slow to load, then as fast as any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .base import Backend
+
+SUFFIX = ".gguf"
+
+
+class Gguf(Backend):
+    name = "gguf"
+    packages = ("gguf>=0.17", "accelerate>=1.10")
+
+    def dtype(self, asked, device):
+        """transformers would take float32: twice the memory and time."""
+        import torch
+
+        return torch.bfloat16 if asked == "auto" else asked
+
+    def source(self, folder):
+        file = file_of(folder)
+        return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+
+
+def file_of(path) -> Path:
+    """The GGUF file itself, or the only one in a folder.
+
+    Raises:
+        FileNotFoundError, ValueError: there is none, or more than one.
+    """
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        return path
+    found = sorted(path.glob(f"*{SUFFIX}"))
+    if not found:
+        raise FileNotFoundError(f"{path} holds no GGUF file.")
+    if len(found) > 1:
+        raise ValueError(
+            f"{path} holds {len(found)} GGUF files ({', '.join(f.name for f in found)}). Pass one of them."
+        )
+    return found[0]
+
+
+def meta_model(file: Path):
+    """(model without weights, tokenizer) of a GGUF file that comes alone, for the pair check."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    arguments = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+    config = AutoConfig.from_pretrained(**arguments)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.config.name_or_path = str(file)
+    return model, AutoTokenizer.from_pretrained(**arguments)

@@ -1,0 +1,107 @@
+"""What load_pair was given for one side, a model or a name: what can be said of it beforehand, and how it is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .checkpoint import Checkpoint, read_checkpoint
+from .hub import folder_of, headers_of, split_name
+from .quantization import Backend, backend_of
+from .quantization.gguf import SUFFIX, Gguf, file_of, meta_model
+from .tokenizers import FolderSource, read_json
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from .quantization import Quantization
+    from .sides import ModelOrFolder
+
+
+class Source:
+    """A model, a folder, a Hub id or a GGUF file. No weights are read before `load`.
+
+    Attributes:
+        model: the model that was given, or None.
+        checked: what the pair check takes: the model, the folder, the id; of a GGUF file that comes without
+            config.json, a model without weights.
+        facts: what the planner takes.
+        tokenizer: of such a GGUF file; else None.
+        backend: how it will be loaded.
+
+    Raises:
+        FileNotFoundError, ValueError, ImportError: a name of nothing, a quantization that does not fit it, a missing
+            package.
+    """
+
+    def __init__(self, given: ModelOrFolder, quantization: Quantization):
+        self.model: PreTrainedModel | None = None
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.checked: Any = given
+        self.facts: Any = given
+        if isinstance(given, (str, os.PathLike)):
+            self._look_up(given, quantization)
+            return
+        if quantization is not None:
+            raise ValueError(f"{type(given).__name__} is loaded already: pass its name to load it as {quantization!r}.")
+        self.model, self.backend = given, Backend()
+        self.backend.name = str(getattr(getattr(given, "quantization_method", None), "value", Backend.name))
+
+    def _look_up(self, name: str | os.PathLike[str], quantization: Quantization) -> None:
+        path = Path(name)
+        if path.suffix == SUFFIX and not path.is_file():
+            raise FileNotFoundError(f"{path} is no file.")
+        self.name, self.local = os.fspath(name), path.exists()
+        self.folder = path if path.suffix == SUFFIX else folder_of(name)
+        self.backend = backend_of(quantization, self.folder)
+        if self.local:
+            self.checked = self.facts = self.folder
+        if not isinstance(self.backend, Gguf):
+            return
+        file = file_of(self.folder)
+        self.checked = self.facts = file.parent
+        if not (file.parent / "config.json").is_file():
+            self.backend.check()
+            self.checked, self.tokenizer = meta_model(file)
+            self.facts = self.checked.config, Checkpoint({}, file.stat().st_size, gguf=file.name)
+
+    def check_weights(self, allow_pickle: bool) -> None:
+        """Raises CheckpointError, or FileNotFoundError for a repository without safetensors."""
+        if self.model is not None or self.tokenizer is not None:
+            return
+        if not self.local:
+            if not allow_pickle:
+                headers_of(self.name)
+            return
+        config = read_json(self.checked / "config.json")
+        checkpoint = read_checkpoint(self.checked, config, allow_pickle=allow_pickle)
+        if checkpoint.pickled:
+            self.facts = config, checkpoint
+
+    def load(
+        self,
+        device_map: str | dict[str, Any] | None,
+        device: torch.device,
+        dtype: torch.dtype | str,
+        draft: bool = False,
+        **kwargs: Any,
+    ) -> PreTrainedModel:
+        """The model that was given; or see `Backend.load`."""
+        if self.model is not None:
+            return self.model
+        checkpoint: str | Path = self.folder
+        if not self.local:
+            checkpoint, kwargs["revision"] = split_name(self.name)
+        return self.backend.load(checkpoint, device_map, device=device, dtype=dtype, draft=draft, **kwargs)
+
+    def read_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """That of the folder, or of the one that the model came from; None where it has none."""
+        from transformers import AutoTokenizer
+
+        folder = Path(self.folder if self.model is None else self.model.config.name_or_path)
+        folder = folder.parent if folder.suffix == SUFFIX else folder
+        if not folder.is_dir() or FolderSource.of(folder) is None:
+            return None
+        return AutoTokenizer.from_pretrained(folder)
