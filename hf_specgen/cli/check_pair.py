@@ -38,7 +38,8 @@ def command(
     limit: Annotated[int, typer.Option(help="With --measure: at most so many of the prompts.", min=1)] = 12,
     dtype: Annotated[str, typer.Option(help="With --measure: as in from_pretrained.")] = "auto",
     draft_quantization: Annotated[
-        str | None, typer.Option(help="With --measure: as in load_pair, nf4 for example.", show_default=False)
+        str | None,
+        typer.Option(help="As in load_pair (nf4 …): for the estimates, and --measure.", show_default=False),
     ] = None,
 ) -> None:
     """Compare the vocabularies of two models id by id, and what their checkpoints hold.
@@ -51,7 +52,7 @@ def command(
 
     try:
         prompts = None if measure is None else read_prompts(measure, limit)
-        report = check_pair(target, draft)
+        report = check_pair(target, draft, draft_quantization=draft_quantization)
         if prompts and report.usable:
             from hf_specgen.pairing.loading import load_pair
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .codec import UnreadableTokenizerError
 from .report import PairReport, require_usable
@@ -32,12 +32,15 @@ def check_pair(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     assistant_tokenizer: PreTrainedTokenizerBase | None = None,
+    target_quantization: Any = None,
+    draft_quantization: Any = None,
 ) -> PairReport:
     """Compare two loaded models, two model folders, or two Hub ids, of which configs, tokenizers and the headers of the
     safetensors files are read, and no weights.
 
     Without `tokenizer` / `assistant_tokenizer`, the files beside each checkpoint are used: in its folder, or in the
-    local hub cache. For loaded models nothing is downloaded.
+    local hub cache. For loaded models nothing is downloaded. `target_quantization` and `draft_quantization`, as in
+    `load_pair`, count in the estimates of cost and memory.
 
     Raises:
         FileNotFoundError, CheckpointError, ValueError: a folder that cannot be checked; the message says why.
@@ -46,7 +49,7 @@ def check_pair(
 
     folders = [_folder_of(side) for side in (target, draft)]
     report, _ = _judge(*_sides(*folders, tokenizer, assistant_tokenizer))
-    return add_weights(report, *folders)
+    return add_weights(report, folders, (target_quantization, draft_quantization))
 
 
 def pair_up(

@@ -97,7 +97,8 @@ def load_pair(
     target_kwargs, draft_kwargs = dict(target_kwargs or {}), dict(draft_kwargs or {})
     ours, theirs = Source(target, target_quantization), Source(draft, draft_quantization)
     tokenizers = {"tokenizer": ours.tokenizer, "assistant_tokenizer": theirs.tokenizer}
-    report = require_usable(check_pair(ours.checked, theirs.checked, **tokenizers))
+    quantizations = {"target_quantization": target_quantization, "draft_quantization": draft_quantization}
+    report = require_usable(check_pair(ours.checked, theirs.checked, **tokenizers, **quantizations))
     for side in (ours, theirs):
         side.check_weights(allow_pickle)
     by_itself = ours.model is not None or target_kwargs.keys() & {"distributed_config", "tp_plan", "tp_size"}
@@ -112,8 +113,7 @@ def load_pair(
             ours.facts,
             theirs.facts,
             devices=max_memory,
-            target_quantization=target_quantization,
-            draft_quantization=draft_quantization,
+            **quantizations,
             draft_device=draft_device,
             batch_size=batch_size,
             length=length,

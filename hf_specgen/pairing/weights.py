@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,19 @@ from typing import Any
 from .checkpoint import Checkpoint, NoWeightsError, read_checkpoint
 from .heads import head_by_tensors
 from .hub import headers_of, name_of
-from .memory import bytes_per_token, kv_bytes
+from .memory import WeightFormat, bytes_per_token, kv_bytes, weight_bytes, weight_format
 from .report import PairReport, Weights
 from .tokenizers import read_json
 
 SHOWN = 5
 
 
-def add_weights(report: PairReport, target: Any, draft: Any) -> PairReport:
+def add_weights(report: PairReport, models: Sequence[Any], quantizations: Sequence[Any]) -> PairReport:
     """The report with `Weights` of each side that is a folder.
+
+    Args:
+        models: target and draft.
+        quantizations: that they will be loaded with; None as they are.
 
     Raises:
         CheckpointError: weights that are corrupt, or only partly there.
@@ -25,7 +30,7 @@ def add_weights(report: PairReport, target: Any, draft: Any) -> PairReport:
     found: dict[str, Any] = {}
     faults, notes = [], []
     reads = {}
-    for role, folder in (("target", target), ("draft", draft)):
+    for role, folder, quantization in zip(("target", "draft"), models, quantizations, strict=True):
         if not isinstance(folder, Path) or not (folder / "config.json").exists():
             continue
         config = read_json(folder / "config.json")
@@ -35,8 +40,9 @@ def add_weights(report: PairReport, target: Any, draft: Any) -> PairReport:
             notes.append(f"The {role}'s weights were not checked: {error}")
             continue
         if checkpoint.tensors:
-            found[f"{role}_weights"] = _summary(checkpoint, config)
-            reads[role] = bytes_per_token(config, checkpoint)
+            form = _format(quantization, head=role == "draft")
+            found[f"{role}_weights"] = _summary(checkpoint, config, form and (quantization, form))
+            reads[role] = bytes_per_token(config, checkpoint, form=form)
         faults += _faults(role, folder, checkpoint)
         notes += _notes(role, checkpoint)
     if len(reads) == 2:
@@ -52,6 +58,15 @@ def add_weights(report: PairReport, target: Any, draft: Any) -> PairReport:
     return replace(report, reasons=(*report.reasons, *notes), **found) if found or notes else report
 
 
+def _format(quantization: Any, head: bool) -> WeightFormat | None:
+    try:
+        return weight_format(quantization, head=head)
+    except ValueError:
+        if isinstance(quantization, str):
+            raise
+        return None  # a transformers config whose sizes are not known here: an estimate less, no obstacle
+
+
 def _checkpoint(folder: Path, config: dict[str, Any]) -> Checkpoint:
     try:
         return read_checkpoint(folder, config, allow_pickle=True)
@@ -62,10 +77,12 @@ def _checkpoint(folder: Path, config: dict[str, Any]) -> Checkpoint:
         return Checkpoint.of(headers_of(name), config)  # a Hub repository, of which only the small files are here
 
 
-def _summary(checkpoint: Checkpoint, config: dict[str, Any]) -> Weights:
-    stored = checkpoint.quantization
+def _summary(checkpoint: Checkpoint, config: dict[str, Any], chosen: tuple[Any, WeightFormat] | None) -> Weights:
+    stored, size = checkpoint.quantization, checkpoint.bytes
     how = None if stored is None else f"{stored.method}{f' {stored.bits}-bit' if stored.bits else ''}"
-    return Weights(checkpoint.parameters, checkpoint.bytes, checkpoint.dtype, how, kv_bytes(config, 1, 1))
+    if chosen is not None:
+        how, size = str(chosen[0]), weight_bytes(config, checkpoint, form=chosen[1])
+    return Weights(checkpoint.parameters, size, checkpoint.dtype, how, kv_bytes(config, 1, 1))
 
 
 def _faults(role: str, folder: Path, checkpoint: Checkpoint) -> list[str]:
