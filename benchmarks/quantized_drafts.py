@@ -21,7 +21,7 @@ from common import bare_steps, load, machine, timed, tokenizer_of
 from compare import difference, speculate
 
 from hf_specgen.pairing.prompts import encode, read_prompts
-from hf_specgen.pairing.quantization import Backend, backend_of
+from hf_specgen.quantization import Backend, backend_of
 
 FORMATS = ("bf16", "nf4", "fp4", "int8", "awq", "torchao-int8", "int4", "gguf")
 PROMPTS = {

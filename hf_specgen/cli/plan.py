@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hf_specgen.pairing.plan import Plan
+    from hf_specgen.planning.plan import Plan
 
 
 def command(
@@ -36,7 +36,7 @@ def command(
 
     Exit code: 0 it fits, 1 it does not (or only with a part of the target offloaded), 2 could not tell.
     """
-    from hf_specgen.pairing.plan import SpecMemoryError, parse_devices, plan_pair
+    from hf_specgen.planning.plan import SpecMemoryError, parse_devices, plan_pair
 
     try:
         plan = plan_pair(

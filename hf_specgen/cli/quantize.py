@@ -31,8 +31,8 @@ def command(
     """
     from transformers.utils import logging
 
-    from ..pairing.quantization.card import command as used
-    from ..pairing.quantization.writing import write_quantized
+    from ..quantization.card import command as used
+    from ..quantization.writing import write_quantized
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -73,7 +73,7 @@ def pair_up(
 
 def _folder_of(model: ModelOrFolder) -> ModelOrFolder:
     if isinstance(model, (str, os.PathLike)):
-        from .hub import folder_of
+        from ..checkpoints.hub import folder_of
 
         return folder_of(model)
     return model

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.config import read_json, text_facts
+from ..checkpoints.hub import folder_of, name_of, split_name
 from .codec import UnreadableTokenizerError
-from .hub import folder_of, name_of, split_name
-from .sides import text_facts
-from .tokenizers import FolderSource, Vocabulary, read_json
+from .tokenizers import FolderSource, Vocabulary
 
 
 @dataclass(frozen=True)

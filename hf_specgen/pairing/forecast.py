@@ -37,8 +37,8 @@ class Agreement:
 class Forecast:
     """Expected counts of texts decoded with K = `k`, by the definitions of `hf_specgen.SpecStats`.
 
-    What a draft writes after its first mistake in a round is not known here. It is taken not to end early, so `drafted`
-    may be a little too high where a draft often writes EOS.
+    What a draft writes after its first mistake in a round is not known to `forecast`. It is taken not to end early, so
+    `drafted` may be a little too high where a draft often writes EOS.
 
     Attributes:
         texts, emitted: how many, and their tokens.
@@ -86,9 +86,39 @@ class Forecast:
         conditional = [_ratio(h, r) for h, r in zip(self.hits, self.reached, strict=True)]
         return AcceptanceByPosition(conditional, [_ratio(h, a) for h, a in zip(self.hits, self.asked, strict=True)])
 
+    def add_round(self, width: int, drafted: int, accepted: int) -> None:
+        """Count one round after the prefill, which was allowed to draft `width` tokens."""
+        self.rounds += 1
+        self.by_width[width] += 1
+        self.drafted += drafted
+        for i in range(drafted):
+            self.asked[i] += 1
+            self.reached[i] += i <= accepted
+            self.hits[i] += i < accepted
+
     def cost(self, round_costs: Sequence[float]) -> float:
         """The rounds after the prefill, when one that may draft w tokens costs `round_costs[w]`."""
         return sum(rounds * cost for rounds, cost in zip(self.by_width, round_costs, strict=False))
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What to expect of a draft on one text.
+
+    Attributes:
+        forecasts: for K = 1, 2, …
+        overlap: how likely each token is kept that is drafted behind nothing but the text's own, see `Agreement`.
+        teacher_forced: from one reading of the text; else the draft has written against it with each K.
+    """
+
+    forecasts: Sequence[Forecast]
+    overlap: Sequence[float]
+    teacher_forced: bool = True
+
+
+def outlook(text: Agreement, largest: int) -> Outlook:
+    """Walk one text with K = 1 … `largest`."""
+    return Outlook([forecast(text, k) for k in range(1, largest + 1)], [x for x in text.overlap if x is not None])
 
 
 def forecast(text: Agreement, k: int) -> Forecast:

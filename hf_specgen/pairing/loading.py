@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from .quantization import Quantization
+    from ..quantization import Quantization
     from .sides import ModelOrFolder
 
 UNNAMED = ("auto", "balanced", "balanced_low_0", "sequential", "disk")  # in a device_map; accelerate names the devices
@@ -107,7 +107,7 @@ def load_pair(
     elif device_map == "auto" and theirs.model is not None:  # what is free now is without the draft
         target_kwargs["max_memory"] = max_memory and dict(max_memory)
     elif device_map == "auto":
-        from .plan import plan_pair
+        from ..planning.plan import plan_pair
 
         plan = plan_pair(
             ours.facts,

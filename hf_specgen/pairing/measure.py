@@ -1,7 +1,8 @@
 """measure_pair: what a draft will bring, before anybody deploys it.
 
 The target decodes some prompts plainly. The draft reads each text in one forward, which gives the acceptance for every
-K at once (`teacher.py`, `forecast.py`); rounds of the decoding loop with each K in turn give the costs (`timing.py`).
+K at once (`teacher.py`, `forecast.py`); one that writes text of its own drafts against it with every K (`free_run.py`).
+Rounds of the decoding loop with each K in turn give the costs (`timing.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from .. import compat
 from ..api import SpecGenerationMixin
 from ..cache.reader import device_of
 from ..decoding.checks import check_draft, check_model
-from ..drafters import ModelDrafter, drafter_for
+from ..drafters import ModelDrafter, TextDrafter, drafter_for
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
 from .check import pair_up
-from .forecast import Agreement
+from .forecast import Outlook, outlook
+from .free_run import free_run
 from .measurement import Measurement, Sample, measurement_of
 from .prompts import Messages, encode, read_prompts
 from .teacher import agreement
@@ -54,7 +56,8 @@ def measure_pair(
     """Measure a loaded pair on prompts, decoded one at a time, for K = 1 … `max_assistant_tokens`.
 
     The figures hold for calls with these arguments and one row, `spec_strategy="rejection"` and a constant K. Takes two
-    to three times as long as decoding the prompts plainly. Sampling draws from torch's global generator.
+    to three times as long as decoding the prompts plainly, with a draft that writes text of its own up to twice that.
+    Sampling draws from torch's global generator.
 
     Args:
         prompts: texts (a user's message each, where the tokenizer has a chat template) or lists of chat messages.
@@ -62,7 +65,7 @@ def measure_pair(
         generation: further arguments of `generate()`: temperature, top_p, …
 
     Raises:
-        SpecUnsupportedError: the pair or the call cannot be decoded speculatively, or the vocabularies differ.
+        SpecUnsupportedError: the pair or the call cannot be decoded speculatively.
         ValueError: no prompts, nothing to draft.
     """
     largest = min(max_assistant_tokens, max_new_tokens - 2)  # the prefill gives one token, a round one beyond its draft
@@ -73,7 +76,7 @@ def measure_pair(
         )
     if not prompts:
         raise ValueError("There are no prompts to measure with.")
-    pair = Pair(target, draft, (tokenizer, assistant_tokenizer), {"do_sample": do_sample, **generation})
+    pair = Pair(target, draft, (tokenizer, assistant_tokenizer), largest, {"do_sample": do_sample, **generation})
     inputs = [encode(tokenizer, prompt).to(pair.device) for prompt in prompts]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lengths that so few tokens cannot have
@@ -81,11 +84,17 @@ def measure_pair(
         pair.decode(inputs[0], new=4)
     turns, samples = itertools.cycle(range(1, largest + 1)), []
     for one in inputs:
-        text, ticks = pair.decode(one, max_new_tokens)
+        expected, ticks = pair.decode(one, max_new_tokens)
         sweep = pair.sweep(one, turns, max(max_new_tokens, SWEEP_TOKENS))
-        length = one["input_ids"].shape[1]
         samples.append(
-            Sample(length, text, ticks.prefill_seconds, ticks.step_seconds, sweep.begin_seconds, sweep.rounds)
+            Sample(
+                one["input_ids"].shape[1],
+                expected,
+                ticks.prefill_seconds,
+                ticks.step_seconds,
+                sweep.begin_seconds,
+                sweep.rounds,
+            )
         )
     for i in range(largest):  # few prompts: again, until each K has been seen often enough
         widths = [width for sample in samples for width, _, _ in sample.rounds]
@@ -97,9 +106,9 @@ def measure_pair(
 
 
 class Pair:
-    """A target and a draft, and the arguments of every call."""
+    """A target and a draft, the largest K, and the arguments of every call."""
 
-    def __init__(self, target, draft, tokenizers, options: dict[str, Any]):
+    def __init__(self, target, draft, tokenizers, largest: int, options: dict[str, Any]):
         self.target = unwrap(target)
         check_model(self.target, "target")
         self.draft = check_draft(self.target, draft, "rejection")
@@ -109,16 +118,12 @@ class Pair:
                 "prompt and answer as one text. Compare calls of generate() with and without the draft."
             )
         self.vocabulary = pair_up(self.target, self.draft, *tokenizers)
-        if self.vocabulary is not None and self.vocabulary.target is not None:
-            raise SpecUnsupportedError(
-                "The acceptance to expect is read off texts that both models read token by token, and here the "
-                "vocabularies differ. Compare calls of generate() with and without the draft."
-            )
+        self.largest = largest
         self.options = options
         self.device = device_of(self.target, torch.device("cpu"))
 
-    def decode(self, inputs, new: int) -> tuple[Agreement, Ticks]:
-        """The target's own answer, what the draft says of it, and the time it took."""
+    def decode(self, inputs, new: int) -> tuple[Outlook, Ticks]:
+        """The target's own answer: what to expect of the draft on it, and the time it took."""
         options = {**self.options, "max_new_tokens": new}
         ticks = Ticks()
         out = SpecGenerationMixin.generate(
@@ -127,7 +132,10 @@ class Pair:
         processors, config = self._prepared(inputs, options)
         context = compat.context_length(self.target)
         drafter = self._drafter(config)
-        return agreement(drafter, out.sequences[0], out.scores, processors, config, context), ticks
+        if isinstance(drafter, TextDrafter):
+            return free_run(drafter, out.sequences[0], out.scores, config, context, self.largest), ticks
+        text = agreement(drafter, out.sequences[0], out.scores, processors, config, context)
+        return outlook(text, self.largest), ticks
 
     def sweep(self, inputs, turns: Iterator[int], new: int) -> Sweep:
         """One speculative call with the Ks of `turns`. It does not end before `new` tokens: only its times count."""

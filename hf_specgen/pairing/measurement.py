@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .forecast import Agreement, Forecast, break_even, forecast, total
+from .forecast import Forecast, Outlook, break_even, total
 
 
 @dataclass
@@ -18,11 +18,15 @@ class Sample:
     """
 
     prompt_tokens: int
-    text: Agreement
+    expected: Outlook
     prefill_seconds: float
     step_seconds: float | None
     draft_prefill_seconds: float
     rounds: list[tuple[int, float, float]] = field(default_factory=list)
+
+    @property
+    def new_tokens(self) -> int:
+        return self.expected.forecasts[0].emitted
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,10 @@ class Measurement:
     Attributes:
         prompt_tokens: of the shortest and the longest prompt.
         new_tokens: of all answers; `max_new_tokens` of each, at most.
+        teacher_forced: whether the counts come from one reading of each answer; else the draft, which writes text of
+            its own, has drafted against it once for each K.
         acceptance: of a drafted token that follows the target's own text: 1 − TV when sampling, else the share of equal
-            argmaxes.
+            tokens.
         cost_ratio: c = time of one draft step / time of one token in plain decoding.
         target_step_seconds: that token, in the median over the prompts.
         target_prefill_seconds, draft_prefill_seconds: means over the prompts.
@@ -78,6 +84,7 @@ class Measurement:
     max_new_tokens: int
     new_tokens: int
     do_sample: bool
+    teacher_forced: bool
     acceptance: float | None
     cost_ratio: float | None
     target_step_seconds: float
@@ -151,21 +158,25 @@ class Measurement:
         kind = "sampled" if self.do_sample else "greedy"
         longest = self.lengths[-1].forecast.acceptance_by_position
         places = " ".join(_show(x, ".0%") for x in longest.conditional)
+        how = "one reading of each answer by the draft" if self.teacher_forced else "drafting against each answer"
+        draft_step = None if self.draft_step_seconds is None else 1000 * self.draft_step_seconds
         lines = [
             f"measured {self.prompts} prompts of {low} to {high} tokens, {self.new_tokens} new tokens, {kind}",
-            f"prefill  target {self.target_prefill_seconds:.3f} s, draft {self.draft_prefill_seconds:.3f} s",
-            f"step     target {self.target_step_seconds:.4f} s, draft {_show(self.draft_step_seconds, '.4f')} s, "
+            f"step     target {1000 * self.target_step_seconds:.1f} ms, draft {_show(draft_step, '.1f')} ms: "
             f"cost ratio {_show(self.cost_ratio, '.2f')}",
-            f"accepted {_show(self.acceptance, '.0%')} of tokens; by position {places}",
-            "   K  acceptance  tokens per round  plain steps per round  speed-up",
+            f"prefill  target {1000 * self.target_prefill_seconds:.0f} ms, "
+            f"draft {1000 * self.draft_prefill_seconds:.0f} ms",
+            f"accepted {_show(self.acceptance, '.0%')} of drafted tokens, by position {places}",
+            f"         (from {how})",
+            "   K  accepted  tokens per round  cost in target steps  speed-up",
         ]
         for e in self.lengths:
             lines.append(
-                f"{e.k:4}  {_show(e.forecast.acceptance_rate, '.0%'):>10}  "
-                f"{_show(e.forecast.tokens_per_round, '.2f'):>16}  {_show(e.round_cost, '.2f'):>21}  "
+                f"{e.k:4}  {_show(e.forecast.acceptance_rate, '.0%'):>8}  "
+                f"{_show(e.forecast.tokens_per_round, '.2f'):>16}  {_show(e.round_cost, '.2f'):>20}  "
                 f"{_show(e.decode_speedup, '.2f'):>8}"
             )
-        return "\n".join([*lines, f"so       {self.verdict}"])
+        return "\n".join([*lines, f"result   {self.verdict}"])
 
 
 def measurement_of(samples: Sequence[Sample], largest: int, *, max_new_tokens: int, do_sample: bool) -> Measurement:
@@ -182,14 +193,15 @@ def measurement_of(samples: Sequence[Sample], largest: int, *, max_new_tokens: i
         timed = [seconds / s.step_seconds for s in drafted for width, seconds, _ in s.rounds if width == k]
         costs.append(statistics.median(timed) if timed else None)
     draft_steps = [drafting / width / s.step_seconds for s in drafted for width, _, drafting in s.rounds if width]
-    overlaps = [x for s in drafted for x in s.text.overlap if x is not None]
+    overlaps = [x for s in drafted for x in s.expected.overlap]
     lengths = [s.prompt_tokens for s in samples]
     return Measurement(
         prompts=len(samples),
         prompt_tokens=(min(lengths), max(lengths)),
         max_new_tokens=max_new_tokens,
-        new_tokens=sum(len(s.text.kept) for s in samples),
+        new_tokens=sum(s.new_tokens for s in samples),
         do_sample=do_sample,
+        teacher_forced=samples[0].expected.teacher_forced,
         acceptance=statistics.mean(overlaps) if overlaps else None,
         cost_ratio=statistics.median(draft_steps) if draft_steps else None,
         target_step_seconds=statistics.median(s.step_seconds for s in drafted),
@@ -200,11 +212,11 @@ def measurement_of(samples: Sequence[Sample], largest: int, *, max_new_tokens: i
 
 
 def _expected(samples: Sequence[Sample], drafted: Sequence[Sample], k: int, costs: list[float | None]) -> Expected:
-    everything = total([forecast(s.text, k) for s in samples])
+    everything = total([s.expected.forecasts[k - 1] for s in samples])
     if None in costs[: k + 1]:
         return Expected(k, everything, costs[k], None, None)
-    decode = [s.step_seconds * (len(s.text.kept) - 1) for s in drafted]
-    rounds = [s.step_seconds * forecast(s.text, k).cost(costs) for s in drafted]
+    decode = [s.step_seconds * (s.new_tokens - 1) for s in drafted]
+    rounds = [s.step_seconds * s.expected.forecasts[k - 1].cost(costs) for s in drafted]
     prefills, draft_prefills = sum(s.prefill_seconds for s in drafted), sum(s.draft_prefill_seconds for s in drafted)
     return Expected(
         k,

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.hub import folder_of, headers_of, name_of
 from .families import Member, Place, config_of, place_of
-from .hub import folder_of, headers_of, name_of
 
 MAX_RATIO = 0.5
 """A draft of more than half the target's parameters costs too much to be listed, in time or in memory."""
@@ -106,7 +106,7 @@ def _published_reason(member: Member, place: Place, same: bool | None) -> str:
 
 def _size(target: str | os.PathLike[str], place: Place) -> float | None:
     """Parameters that one token of the target reads; None when neither the table nor a header says."""
-    from .checkpoint import Checkpoint, CheckpointError, read_checkpoint
+    from ..checkpoints.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 
     if place.member:
         return place.member.active_billions * 1e9

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.config import read_json, text_facts
 from .heads import describe_adapter, describe_head
-from .tokenizers import FolderSource, TokenizerSource, read_json
+from .tokenizers import FolderSource, TokenizerSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     ModelOrFolder = PreTrainedModel | str | os.PathLike[str]
 
-# Where a multimodal config keeps the config of its language model.
-TEXT_CONFIGS = ("text_config", "decoder", "language_config", "llm_config")
 CONTEXTS = ("max_position_embeddings", "max_target_positions", "n_positions", "n_ctx", "max_seq_len")
 
 # Model types whose state cannot go back, or whose forward cannot check several tokens at once. Loaded models are asked
@@ -111,11 +110,6 @@ class Side:
             source=source or FolderSource.of(folder),
             **_positions(facts.get),
         )
-
-
-def text_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json with the keys of its language model in reach."""
-    return next((config[key] for key in TEXT_CONFIGS if isinstance(config.get(key), dict)), {}) | config
 
 
 def _positions(fact: Callable[[str], Any]) -> dict[str, Any]:

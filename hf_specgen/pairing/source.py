@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checkpoint import Checkpoint, read_checkpoint
-from .hub import folder_of, headers_of, split_name
-from .quantization import Backend, backend_of
-from .quantization.gguf import SUFFIX, Gguf, file_of, meta_model
-from .tokenizers import FolderSource, read_json
+from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
+from ..checkpoints.config import read_json
+from ..checkpoints.hub import folder_of, headers_of, split_name
+from ..quantization import Backend, backend_of
+from ..quantization.gguf import SUFFIX, Gguf, file_of, meta_model
+from .tokenizers import FolderSource
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from .quantization import Quantization
+    from ..quantization import Quantization
     from .sides import ModelOrFolder
 
 

@@ -23,8 +23,11 @@ def agreement(
 ) -> Agreement:
     """How far the draft agrees with a text that its target has decoded plainly.
 
+    With another vocabulary, the draft reads the text token by token, as it does in rounds of which nothing was
+    accepted; a token that it does not share is never kept.
+
     Args:
-        drafter: one whose ids stand for the target's, one by one.
+        drafter: one that drafts the target's tokens, one by one.
         text: int64 `[length]`, the prompt and the new tokens.
         scores: the target's processed scores of each new token, `[1, vocabulary]`.
         processors, config: as `generate` prepares them for this call.
@@ -33,45 +36,46 @@ def agreement(
     new = len(scores)
     prompt = len(text) - new
     drafter.vocabulary = scores[0].shape[-1]
-    known = max(0, int(min(new, drafter.context - prompt)) - 1)  # from token 1 on; none beyond the draft's context
+    row = LoneRow(text, text[:prompt].tolist(), config.max_length - 1, RowProcessors(processors))
+    read, room = [0], [0]  # before the new token at t: ids that the draft has read, tokens that it may draft
+    for token in text[prompt:-1].tolist():
+        row.tokens.append(token)
+        read.append(len(drafter.reading.text(row)))
+        room.append(room_of(drafter, row, target_context))
+    known = sum(length < drafter.context for length in read[1:])  # from token 1 on
     kept, ends, overlap = [0.0] * new, [0.0] * new, [None] * new
     if known:
-        q = _draft_scores(drafter, text[: prompt + known + 1], prompt, processors)
+        ids = drafter.reading.text(row)[: read[known]]
+        row.tokens = text[: prompt + 1].tolist()
+        q = _draft_scores(drafter, row, ids, read[1 : known + 1])
         for t in range(1, known + 1):
             judge = _sampled if config.do_sample else _greedy
             p = scores[t][0].to(torch.float32)
             kept[t], overlap[t], ends[t] = judge(p, q[t - 1], int(text[prompt + t]), drafter.eos)
-    lengths = range(prompt, len(text))
-    limits = [min(config.max_length - 1, drafter.context, _end(target_context, length)) for length in lengths]
-    return Agreement(
-        kept=kept,
-        overlap=overlap,
-        ends=ends,
-        eos=torch.isin(text[prompt:], drafter.eos).tolist(),
-        room=[max(0, int(limit - length)) for limit, length in zip(limits, lengths, strict=True)],
-    )
+    return Agreement(kept, overlap, ends, torch.isin(text[prompt:], drafter.eos).tolist(), room)
 
 
-def _end(context: float, length: int) -> float:
-    """Beyond its context only models without a table of positions get: those have no end."""
-    return context if length <= context else float("inf")
+def room_of(drafter: ModelDrafter, row: LoneRow, target_context: float) -> int:
+    """Most tokens that a round may draft that begins at the end of this row."""
+    left = target_context - row.length
+    # Beyond its context only models without a table of positions get: those have no end.
+    return int(min(drafter.room(row), left if left >= 0 else float("inf")))
 
 
-def _draft_scores(
-    drafter: ModelDrafter, text: torch.Tensor, prompt: int, processors: LogitsProcessorList
-) -> torch.Tensor:
-    """The draft's processed scores for all new tokens but the first, float32 `[new − 1, vocabulary]`."""
-    tokens, own = text.tolist(), RowProcessors(processors)
-    new = len(tokens) - prompt
-    read = drafter.reading.text(LoneRow(text, tokens[:-1], len(tokens), own))
-    ids = drafter._known(torch.tensor([read], device=drafter.device))
-    logits, _ = read_prompt(drafter.model, ids, None, keep_logits=new - 1)
-    logits = drafter._of_target(logits[0], text.device)
-    row = LoneRow(text, tokens[: prompt + 1], len(tokens), own)
+def _draft_scores(drafter: ModelDrafter, row: LoneRow, ids: list[int], read: list[int]) -> torch.Tensor:
+    """The draft's processed scores after so many of its ids each, float32 `[len(read), vocabulary]`.
+
+    `row` ends where the first of them drafts; its `ids` go on with what the text says.
+    """
+    home = row.ids.device
+    inputs = drafter._known(torch.tensor([ids], device=drafter.device))
+    logits, _ = read_prompt(drafter.model, inputs, None, keep_logits=read[-1] - read[0] + 1)
+    after = torch.tensor([length - read[0] for length in read], device=logits.device)
+    logits = drafter._of_target(logits[0, after], home)
     trials = trials_for_draft([row])
     if trials is None:  # they do not look at the text
         return on_draft([row], None, logits, 0)
-    return torch.cat([on_draft([row], trials, logits[i : i + 1], i) for i in range(new - 1)])
+    return torch.cat([on_draft([row], trials, logits[i : i + 1], i) for i in range(len(read))])
 
 
 def _greedy(p: torch.Tensor, q: torch.Tensor, token: int, eos: torch.Tensor) -> tuple[float, float, float]:

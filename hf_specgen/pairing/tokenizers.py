@@ -6,7 +6,6 @@ it; it is read only when needed. No code from a checkpoint is run, nothing is wr
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import weakref
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.config import read_json
 from .codec import Codec, UnreadableTokenizerError, state_of
 
 if TYPE_CHECKING:
@@ -168,16 +168,6 @@ class FolderSource:
 
         # trust_remote_code=False: if left open, transformers stops and asks at the terminal.
         return _facts_of(AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return content
 
 
 def _facts_of(tokenizer: PreTrainedTokenizerBase) -> TokenizerFacts:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, NoWeightsError, read_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, NoWeightsError, read_checkpoint
+from ..checkpoints.config import read_json
+from ..checkpoints.hub import headers_of, name_of
+from ..checkpoints.memory import WeightFormat, bytes_per_token, kv_bytes, weight_bytes, weight_format
 from .heads import head_by_tensors
-from .hub import headers_of, name_of
-from .memory import WeightFormat, bytes_per_token, kv_bytes, weight_bytes, weight_format
 from .report import PairReport, Weights
-from .tokenizers import read_json
 
 SHOWN = 5
 

@@ -6,7 +6,7 @@ from toys import tiny, toy_tokenizer
 from typer.testing import CliRunner
 
 from hf_specgen.cli import quantize
-from hf_specgen.pairing.quantization import writing
+from hf_specgen.quantization import writing
 
 app = typer.Typer()
 app.command("quantize")(quantize.command)
@@ -62,6 +62,6 @@ def test_not_started(arguments, told, draft, tmp_path):
 
 
 def test_a_missing_package(draft, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_specgen.pairing.quantization.base.installed", lambda package: False)
+    monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: False)
     result = run(draft, "--to", "awq", "--out", tmp_path / "out")
     assert result.exit_code == 2 and 'pip install "gptqmodel' in result.stderr

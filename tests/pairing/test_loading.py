@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_specgen import SpecUnsupportedError
 from hf_specgen.pairing.loading import Pair, load_pair
-from hf_specgen.pairing.quantization import Backend
+from hf_specgen.quantization import Backend
 
 IDS = torch.arange(2, 12)[None]
 GREEDY = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 12, "do_sample": False}
@@ -269,7 +269,7 @@ def test_an_awq_draft_without_its_back_end(make, loaded, monkeypatch):
     config = json.loads((draft / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
     (draft / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("hf_specgen.pairing.quantization.base.installed", lambda package: "gptqmodel" not in package)
+    monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: "gptqmodel" not in package)
     for quantization in (None, "awq"):
         with pytest.raises(ImportError, match=r'awq needs gptqmodel.*pip install "gptqmodel>=.*" "torch=='):
             load_pair(make("target"), draft, draft_quantization=quantization)

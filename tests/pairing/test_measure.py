@@ -9,6 +9,8 @@ import time
 import pytest
 import torch
 from pairing_toys import make_tokenizer
+from text_toys import OTHER, byte_level, fast, renumbered, sentencepiece
+from tokenizers import Tokenizer, models, pre_tokenizers
 from toys import contrary, noisy, plain, tiny, toy_tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -16,7 +18,8 @@ import hf_specgen
 from hf_specgen import SpecUnsupportedError, collect_stats
 from hf_specgen.api import SpecGenerationMixin
 from hf_specgen.compat import text_config
-from hf_specgen.pairing.forecast import break_even, forecast, total
+from hf_specgen.pairing import pair_up, vocabulary
+from hf_specgen.pairing.forecast import break_even, total
 from hf_specgen.pairing.measure import Pair, measure_pair
 from hf_specgen.pairing.prompts import encode
 
@@ -44,14 +47,15 @@ def measured(target, draft, prompts=PROMPTS, **options):
     )
 
 
-def decoded(target, draft, k: int, prompts=PROMPTS, new: int = NEW, **options):
+def decoded(target, draft, k: int, prompts=PROMPTS, new: int = NEW, tokenizers=None, **options):
     """The statistics of the same prompts, decoded one at a time."""
-    tokenizer = toy_tokenizer()
+    tokenizer = tokenizers["tokenizer"] if tokenizers else toy_tokenizer()
     with collect_stats() as stats:
         for prompt in prompts:
             SpecGenerationMixin.generate(
                 target,
                 **encode(tokenizer, prompt),
+                **tokenizers or {},
                 assistant_model=draft,
                 spec_strategy="rejection",
                 num_assistant_tokens=k,
@@ -128,19 +132,19 @@ def test_sampled_counts_are_those_of_decoding_in_the_mean(target, draft):
     """Means over many texts and over many decodings (rows of one batch), within three standard errors."""
     options = {"do_sample": True, "temperature": 1.5, "top_k": 20, "eos_token_id": 40}
     k, prompt, new, seeds = 3, PROMPTS[1], 12, 200
-    pair = Pair(target, draft, (toy_tokenizer(), None), options)
+    pair = Pair(target, draft, (toy_tokenizer(), None), k, options)
     torch.manual_seed(0)
     texts = [pair.decode(encode(toy_tokenizer(), prompt), new)[0] for _ in range(seeds)]
     torch.manual_seed(1)
     runs = decoded(target, draft, k, [prompt], new, num_return_sequences=seeds, **options).rows
-    expected = [forecast(text, k) for text in texts]
+    expected = [text.forecasts[k - 1] for text in texts]
     for name in ("rounds", "accepted", "emitted", "drafted"):
         ours, theirs = ([getattr(x, name) for x in several] for several in (expected, runs))
         error = ((statistics.variance(ours) + statistics.variance(theirs)) / seeds) ** 0.5
         assert error < 0.1 * statistics.mean(theirs)
         assert statistics.mean(ours) == pytest.approx(statistics.mean(theirs), abs=3 * error), name
     first = total(expected).acceptance_by_position.conditional[0]
-    overlaps = [x for text in texts for x in text.overlap if x is not None]
+    overlaps = [x for text in texts for x in text.overlap]
     assert 0.3 < first < 0.9 and first == pytest.approx(statistics.mean(overlaps), rel=0.1)  # E[min(1, q/p)] = 1 − TV
 
 
@@ -191,7 +195,7 @@ def test_what_could_not_be_measured_is_none(target, draft):
 def test_shown_and_as_json(target, draft):
     found = measured(target, draft, PROMPTS[:1], max_assistant_tokens=8)
     lines = str(found).splitlines()
-    assert len(lines) <= 15 and "greedy" in lines[0] and found.verdict in lines[-1]
+    assert len(lines) <= 15 and "greedy" in lines[0] and found.verdict in lines[-1] and max(map(len, lines[:-1])) <= 80
     plain_values = json.loads(json.dumps(found.to_dict()))
     assert plain_values["lengths"][3]["num_assistant_tokens"] == 4
     assert plain_values["lengths"][3]["acceptance_rate"] == found.lengths[3].forecast.acceptance_rate
@@ -224,10 +228,114 @@ def test_refusals(target, draft):
         measured(target, "draft")
 
 
-def test_other_vocabularies_are_refused(folder):
-    words = [f"w{i}" for i in range(64)]
-    pair = {}
-    for name, known in (("target", words), ("draft", words[::-1])):
-        pair[name] = AutoModelForCausalLM.from_pretrained(folder(name, tokenizer=make_tokenizer(known))).eval()
-    with pytest.raises(SpecUnsupportedError, match=r"mean different strings|vocabularies differ"):
-        measure_pair(**pair, prompts=["w1"], tokenizer=make_tokenizer(words))
+# -- another vocabulary ------------------------------------------------------------------------------------------------
+
+WORDS = [f"w{i}" for i in range(64)]
+MOVED = {i: (5 * i + 7) % 64 for i in range(64)}  # another numbering of the same words
+STARTS = ["w5", "w30 w8", "w44", "w2 w60 w17"]
+
+
+def word_tokenizers(known: int = 64):
+    """The target's, and the draft's: other ids, and other words from `known` on."""
+    names = {MOVED[i]: WORDS[i] if i < known else f"v{i}" for i in range(64)}
+    ours = fast(Tokenizer(models.WordLevel({name: i for i, name in enumerate(WORDS)}, unk_token="w0")))
+    ours.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    theirs = fast(Tokenizer(models.WordLevel({name: i for i, name in names.items()}, unk_token=names[0])))
+    return {"tokenizer": ours, "assistant_tokenizer": theirs}
+
+
+@pytest.fixture(params=["token by token", "as text"])
+def how(request, monkeypatch):
+    """Both ways of greedy drafting, whatever the check would choose."""
+    monkeypatch.setattr(vocabulary, "ALIKE", 0.0 if request.param == "token by token" else 2.0)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def endless():
+    return tiny(num_hidden_layers=2, eos_token_id=None)
+
+
+def measured_across(target, draft, prompts, tokenizers, **options):
+    options = {"max_new_tokens": NEW, "max_assistant_tokens": 4} | options
+    return measure_pair(target, draft, prompts, **tokenizers, **options)
+
+
+def test_a_perfect_draft_under_other_ids(endless, how):
+    tokenizers = word_tokenizers()
+    found = measured_across(endless, renumbered(endless, MOVED, 64), STARTS[:2], tokenizers)
+    assert found.acceptance == 1.0 and found.teacher_forced == (how == "token by token")
+    assert all(e.forecast.acceptance_rate == 1.0 for e in found.lengths)
+    assert found.cost_ratio > 0 and all(e.round_cost > 0 for e in found.lengths)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("known", [64, 40])
+def test_greedy_counts_under_other_ids_are_those_of_decoding(endless, how, known):
+    draft, tokenizers = renumbered(noisy(endless, 0.1), MOVED, 64), word_tokenizers(known)
+    found = measured_across(endless, draft, STARTS, tokenizers)
+    for expected in found.lengths:
+        stats = decoded(endless, draft, expected.k, STARTS, tokenizers=tokenizers)
+        assert 0 < stats.accepted < stats.drafted
+        assert_as_decoded(expected, stats)
+        assert expected.forecast.drafted == stats.drafted
+    assert 0.1 < found.acceptance < 1
+
+
+SPELLINGS = {
+    "bytes to bytes": lambda: (byte_level(340), byte_level(300, OTHER)),
+    "bytes to pieces": lambda: (byte_level(340), sentencepiece(150)),
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_counts_across_spellings_are_those_of_decoding(spelling, how):
+    """A draft that writes what its target writes: a copy of the rows of shared tokens, with noise."""
+    ours, theirs = (fast(t) for t in SPELLINGS[spelling]())
+    target = tiny(vocab_size=len(ours), num_hidden_layers=2, eos_token_id=None)
+    shared = pair_up(target, tiny(vocab_size=len(theirs), eos_token_id=None), ours, theirs).pairs
+    draft = renumbered(noisy(target, 0.02), {t: d for d, t in shared.items()}, len(theirs))
+    tokenizers = {"tokenizer": ours, "assistant_tokenizer": theirs}
+    prompts = ["def merge(a, b):\n    return", "Übermäßig 😀 schöne", "x"]
+    found = measured_across(target, draft, prompts, tokenizers)
+    assert 0.02 < found.acceptance < 1
+    for expected in found.lengths:
+        assert_as_decoded(expected, decoded(target, draft, expected.k, prompts, tokenizers=tokenizers))
+
+
+def test_sampled_counts_under_other_ids_are_those_of_the_same_ids(endless):
+    """The same texts, drawn from the same generator."""
+    draft, tokenizers = noisy(endless, 0.1), word_tokenizers()
+    options = {"do_sample": True, "temperature": 1.5}
+    same = {"tokenizer": tokenizers["tokenizer"], "assistant_tokenizer": tokenizers["tokenizer"]}
+    seen = []
+    for model, names in ((draft, same), (renumbered(draft, MOVED, 64), tokenizers)):
+        pair = Pair(endless, model, (names["tokenizer"], names["assistant_tokenizer"]), 3, options)
+        torch.manual_seed(0)
+        seen.append(pair.decode(encode(names["tokenizer"], STARTS[1]), NEW)[0])
+    assert seen[1].teacher_forced and seen[1].overlap == pytest.approx(seen[0].overlap, abs=1e-5)
+    for a, b in zip(*(one.forecasts for one in seen), strict=True):
+        assert (b.rounds, b.accepted) == (pytest.approx(a.rounds), pytest.approx(a.accepted))
+
+
+@pytest.mark.filterwarnings("ignore:.*beyond the draft's context")
+def test_a_short_context_under_other_ids(endless, how):
+    draft, tokenizers = renumbered(noisy(endless, 0.1), MOVED, 64), word_tokenizers()
+    text_config(draft).max_position_embeddings = 20
+    for expected in measured_across(endless, draft, STARTS, tokenizers).lengths:
+        with pytest.warns(UserWarning, match="beyond the draft's context"):
+            stats = decoded(endless, draft, expected.k, STARTS, tokenizers=tokenizers)
+        assert_as_decoded(expected, stats)
+
+
+def test_the_drafts_tokenizer_is_found_beside_it(folder):
+    """And a pair whose tokenizers have no text in common is refused."""
+    tokenizers = word_tokenizers()
+    draft = AutoModelForCausalLM.from_pretrained(folder("draft", tokenizer=tokenizers["assistant_tokenizer"])).eval()
+    options = {"tokenizer": tokenizers["tokenizer"], "max_new_tokens": 6, "max_assistant_tokens": 1}
+    target = copy.deepcopy(draft)
+    assert measure_pair(target, draft, ["w1"], **options).new_tokens > 0
+    strangers = make_tokenizer([f"x{i}" for i in range(64)])
+    with pytest.raises(SpecUnsupportedError, match="No token stands for the same text"):
+        measure_pair(target, draft, ["w1"], **options, assistant_tokenizer=strangers)

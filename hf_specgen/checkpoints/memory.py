@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .checkpoint import Checkpoint, Tensor
+from .config import text_facts
 from .expected import EMBEDDING, HEAD, TOKENS
-from .sides import text_facts
 
 Config = Mapping[str, Any]
 """The content of a config.json, or a transformers config's `to_dict()` (which also holds the defaults)."""

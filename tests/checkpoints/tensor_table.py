@@ -1,4 +1,4 @@
-"""Writes hf_specgen/pairing/tensors.json: `python tests/pairing/tensor_table.py`. test_checkpoint.py compares.
+"""Writes hf_specgen/checkpoints/tensors.json: `python tests/checkpoints/tensor_table.py`. test_checkpoint.py compares.
 
 A family is in it if its layers are all alike and its checkpoints' names are its modules' names.
 """
@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hf_specgen.pairing.expected import TABLE
+from hf_specgen.checkpoints.expected import TABLE
 
 FAMILIES = (
     "llama",

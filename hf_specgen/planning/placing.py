@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ..checkpoints.memory import activation_bytes
 from .devices import Device
-from .memory import activation_bytes
 from .skeleton import KV, Skeleton, device_of
 
 OFFLOADED = ("cpu", "disk")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..tokenizers import read_json
+from ..checkpoints.config import read_json
 from . import bitsandbytes, torchao
 from .awq import Awq
 from .base import Backend

@@ -7,9 +7,9 @@ from toys import plain
 from transformers import AutoModelForCausalLM
 
 from hf_specgen.pairing.loading import load_pair
-from hf_specgen.pairing.quantization import backend_of
-from hf_specgen.pairing.quantization.rounding import restore, round_to_nearest
-from hf_specgen.pairing.quantization.writing import write_quantized
+from hf_specgen.quantization import backend_of
+from hf_specgen.quantization.rounding import restore, round_to_nearest
+from hf_specgen.quantization.writing import write_quantized
 
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd",

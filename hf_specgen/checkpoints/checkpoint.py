@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .config import read_json
 from .expected import Misfit, ask_transformers, compare, misfit
 from .headers import DTYPES, CheckpointError, NoWeightsError, Tensor, read_headers
-from .tokenizers import read_json
 
 __all__ = [
     "Checkpoint",

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MixtralConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hf_specgen.pairing import checkpoint as module
-from hf_specgen.pairing.checkpoint import Checkpoint, CheckpointError, Tensor, read_checkpoint, read_headers
-from hf_specgen.pairing.expected import TABLE, tensor_names
+from hf_specgen.checkpoints import checkpoint as module
+from hf_specgen.checkpoints.checkpoint import Checkpoint, CheckpointError, Tensor, read_checkpoint, read_headers
+from hf_specgen.checkpoints.expected import TABLE, tensor_names
 
 WEIGHTS = "model.safetensors"
 
@@ -85,8 +85,8 @@ import sys, json, types
 package = types.ModuleType("hf_specgen")
 package.__path__ = [{str(TABLE.parent.parent)!r}]
 sys.modules["hf_specgen"] = package
-from hf_specgen.pairing.checkpoint import read_checkpoint
-import hf_specgen.pairing.memory
+from hf_specgen.checkpoints.checkpoint import read_checkpoint
+import hf_specgen.checkpoints.memory
 assert read_checkpoint({str(path)!r}, json.load(open({str(path / "config.json")!r}))).missing == ()
 assert not {{"torch", "transformers"}} & sys.modules.keys()
 """
@@ -98,7 +98,7 @@ def test_the_table_is_what_transformers_says():
     table = json.loads(TABLE.read_text())
     assert set(table) == set(tensor_table.FAMILIES)
     for name in tensor_table.FAMILIES:
-        assert table[name] == tensor_table.family(name), f"{name}: run python tests/pairing/tensor_table.py"
+        assert table[name] == tensor_table.family(name), f"{name}: run python tests/checkpoints/tensor_table.py"
 
 
 @pytest.mark.parametrize("name", tensor_table.FAMILIES)

@@ -10,7 +10,7 @@ from toys import noisy, plain
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from hf_specgen.pairing.loading import load_pair
-from hf_specgen.pairing.quantization import Backend, backend_of
+from hf_specgen.quantization import Backend, backend_of
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
 PACKAGE |= {"torchao-int8": "torchao", "int4": "torchao"}
@@ -184,7 +184,7 @@ def test_awqs_package_is_not_imported_by_others(folder):
     code = f"""
 import sys
 from hf_specgen.pairing.loading import load_pair
-from hf_specgen.pairing.quantization.awq import Awq
+from hf_specgen.quantization.awq import Awq
 Awq().check()
 load_pair({str(folder)!r}, {str(folder)!r})
 assert "gptqmodel" not in sys.modules
@@ -217,13 +217,13 @@ def test_unknown_names_and_things(folder):
 
 @pytest.mark.parametrize("name", PACKAGE)
 def test_a_missing_package_is_told_with_versions_that_keep_torch(name, folder, monkeypatch):
-    monkeypatch.setattr("hf_specgen.pairing.quantization.base.installed", lambda package: False)
+    monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: False)
     torch_version = torch.__version__.partition("+")[0]
     with pytest.raises(ImportError, match=rf'pip install "{PACKAGE[name]}.* "torch=={torch_version}"'):
         load_pair(folder, folder, draft_quantization=name)
 
 
 def test_a_device_that_a_back_end_lacks(folder, monkeypatch):
-    monkeypatch.setattr("hf_specgen.pairing.quantization.base.installed", lambda package: True)
+    monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: True)
     with pytest.raises(ValueError, match="int4 does not run on mps"):
         backend_of("int4", folder).check([torch.device("mps")])

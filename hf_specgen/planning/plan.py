@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, read_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
+from ..checkpoints.config import read_json
+from ..checkpoints.memory import weight_format
 from .devices import Device, device_key, memory_of, parse_devices, parse_size
-from .memory import weight_format
 from .placing import DeviceUse, Placing, SpecMemoryError, gigabytes
-from .tokenizers import read_json
 
 __all__ = ["DeviceUse", "Plan", "SpecMemoryError", "parse_devices", "plan_pair"]
 
@@ -134,7 +134,7 @@ def _facts_of(model: Any) -> tuple[Any, Checkpoint]:
     if not isinstance(model, (str, os.PathLike)):
         config, checkpoint = model
         return AutoConfig.for_model(**config) if isinstance(config, Mapping) else config, checkpoint
-    from .hub import folder_of, headers_of
+    from ..checkpoints.hub import folder_of, headers_of
 
     folder = folder_of(model)
     if not (folder / "config.json").exists():

@@ -5,9 +5,9 @@ import torch
 from quantization_toys import make
 from transformers import AutoModelForCausalLM
 
-from hf_specgen.pairing.quantization.awq_format import input_powers, pack, quantized
-from hf_specgen.pairing.quantization.int4_linear import Int4Linear, group_of
-from hf_specgen.pairing.quantization.rounding import restore, round_for_inputs, round_to_nearest
+from hf_specgen.quantization.awq_format import input_powers, pack, quantized
+from hf_specgen.quantization.int4_linear import Int4Linear, group_of
+from hf_specgen.quantization.rounding import restore, round_for_inputs, round_to_nearest
 
 
 def unpack(words: torch.Tensor) -> torch.Tensor:

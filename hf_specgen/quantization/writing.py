@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoint import read_checkpoint
-from ..tokenizers import read_json
+from ..checkpoints.checkpoint import read_checkpoint
+from ..checkpoints.config import read_json
 from . import Backend, backend_of
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _token_ids(folder: Path, config: dict, text: str, rows: int, tokens: int) ->
     """`[rows, tokens]` of a text, or of its bytes where the folder has no tokenizer; of a short text, fewer."""
     import torch
 
-    from ..tokenizers import FolderSource
+    from ..pairing.tokenizers import FolderSource
 
     if FolderSource.of(folder) is None:
         vocabulary = config.get("vocab_size") or 256

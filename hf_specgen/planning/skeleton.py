@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .checkpoint import Checkpoint
-from .expected import HEAD, model_class
-from .memory import DTYPE_BYTES, WeightFormat, dtype_name, kv_bytes_by_layer, tensor_bytes
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.expected import HEAD, model_class
+from ..checkpoints.memory import DTYPE_BYTES, WeightFormat, dtype_name, kv_bytes_by_layer, tensor_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from hf_specgen.pairing.checkpoint import Checkpoint, Tensor
-from hf_specgen.pairing.devices import device_key, memory_of, parse_size
-from hf_specgen.pairing.memory import FORMATS, kv_bytes, weight_format
-from hf_specgen.pairing.plan import SpecMemoryError, parse_devices, plan_pair
-from hf_specgen.pairing.skeleton import device_of
+from hf_specgen.checkpoints.checkpoint import Checkpoint, Tensor
+from hf_specgen.checkpoints.memory import FORMATS, kv_bytes, weight_format
+from hf_specgen.planning.devices import device_key, memory_of, parse_size
+from hf_specgen.planning.plan import SpecMemoryError, parse_devices, plan_pair
+from hf_specgen.planning.skeleton import device_of
 
 UNREAD = Checkpoint({}, 0)
 LENGTH = 100

@@ -11,9 +11,8 @@ from transformers import DynamicCache
 
 from hf_specgen.cache.ragged import ROUND
 from hf_specgen.cache.stock import Layout, adopt
-from hf_specgen.compat import CACHE_NAME
-from hf_specgen.pairing.checkpoint import Checkpoint, Tensor, read_checkpoint
-from hf_specgen.pairing.memory import (
+from hf_specgen.checkpoints.checkpoint import Checkpoint, Tensor, read_checkpoint
+from hf_specgen.checkpoints.memory import (
     BEHIND_WINDOW,
     FORMATS,
     activation_bytes,
@@ -25,6 +24,7 @@ from hf_specgen.pairing.memory import (
     weight_bytes,
     weight_format,
 )
+from hf_specgen.compat import CACHE_NAME
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "tie_word_embeddings": False, "dtype": "bfloat16"}
 

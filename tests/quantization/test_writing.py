@@ -9,8 +9,8 @@ from toys import plain, toy_tokenizer
 from transformers import AutoModelForCausalLM
 
 from hf_specgen.pairing.loading import load_pair
-from hf_specgen.pairing.quantization import writing
-from hf_specgen.pairing.quantization.writing import METHODS, write_quantized
+from hf_specgen.quantization import writing
+from hf_specgen.quantization.writing import METHODS, write_quantized
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
 PACKAGE |= {"torchao-int8": "torchao", "int4": "gptqmodel", "awq": "gptqmodel"}
@@ -49,7 +49,7 @@ def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path)
     pytest.importorskip("gptqmodel")
     from transformers import AwqConfig
 
-    from hf_specgen.pairing.quantization.rounding import restore, round_to_nearest
+    from hf_specgen.quantization.rounding import restore, round_to_nearest
 
     write_quantized(draft, tmp_path / "out", "int4", group_size=64)
     dense = AutoModelForCausalLM.from_pretrained(draft)

@@ -1,0 +1,1 @@
+"""What a model's files say without reading its weights: config, headers, what is missing, memory."""

@@ -1,0 +1,1 @@
+"""Which part of a pair goes on which device, before anything is loaded."""
