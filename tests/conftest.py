@@ -19,3 +19,18 @@ def real_models() -> Path:
     if not (MODELS / "qwen2.5-coder-1.5b").is_dir():
         pytest.skip(f"the real pair is not in {MODELS} (set HF_SPECGEN_MODELS)")
     return MODELS
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """folder("name", model, tokenizer): a checkpoint on disk."""
+    from pairing_toys import make_model
+
+    def save(name, model=None, tokenizer=None):
+        path = tmp_path / name
+        (model or make_model()).save_pretrained(path)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(path)
+        return path
+
+    return save

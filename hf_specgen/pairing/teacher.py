@@ -23,8 +23,9 @@ def agreement(
 ) -> Agreement:
     """How far the draft agrees with a text that its target has decoded plainly.
 
-    With another vocabulary, the draft reads the text token by token, as it does in rounds of which nothing was
-    accepted; a token that it does not share is never kept.
+    With another vocabulary, a token that the draft does not share is never kept. It reads the text one token after the
+    other, as in decoding, where a round holds one unshared token at most. Only a special token without a counterpart
+    may be read otherwise there: here as the draft's filler, there as nothing when it comes behind accepted ones.
 
     Args:
         drafter: one that drafts the target's tokens, one by one.
