@@ -57,11 +57,9 @@ class MappedIds(Reading):
 
     def __init__(self, vocabulary: VocabularyMap, device: torch.device):
         self.map = vocabulary
-        self.drafts = torch.tensor(list(vocabulary.pairs), device=device)
-        self.targets = torch.tensor(list(vocabulary.pairs.values()), device=device)
+        self.drafts, self.targets = vocabulary.indices(device)
         self.to_draft = torch.full((vocabulary.target_rows,), vocabulary.filler, device=device)
         self.to_draft[self.targets] = self.drafts
-        self.draft_id = {target: draft for draft, target in vocabulary.pairs.items()}
         self.texts: dict[int, list[int]] = {}  # by the row's index
 
     def text(self, row):
@@ -73,7 +71,7 @@ class MappedIds(Reading):
         return self.to_draft[tokens]
 
     def own(self, tokens):
-        return [self.draft_id.get(token, self.map.filler) for token in tokens]
+        return [self.map.to_draft.get(token, self.map.filler) for token in tokens]
 
     def scores(self, logits, vocabulary):
         scores = logits.new_full((len(logits), vocabulary), float("-inf"))
@@ -89,7 +87,6 @@ class OtherVocabulary(MappedIds):
 
     def __init__(self, vocabulary: VocabularyMap, device: torch.device):
         super().__init__(vocabulary, device)
-        self.symbols = {token: self.draft_id[token] for token in vocabulary.target.symbols if token in self.draft_id}
         self.count: dict[int, int] = {}  # by the row's index: how many of its tokens are in `texts`
 
     def text(self, row):
@@ -103,7 +100,7 @@ class OtherVocabulary(MappedIds):
 
     def more(self, index: int, tokens: list[int]) -> list[int]:
         """The draft's ids for the tokens that a round has added to the row of this index."""
-        return self.joined(self.units(tokens, self.draft_id))
+        return self.joined(self.units(tokens, self.map.to_draft))
 
     def units(self, tokens: list[int], whole: dict[int, int]) -> list[int | bytes]:
         """Tokens in `whole` as the draft's ids, the stretches between them as bytes."""
@@ -122,7 +119,7 @@ class OtherVocabulary(MappedIds):
         return [id_ for unit in units for id_ in ([unit] if isinstance(unit, int) else self.map.draft.encode(unit))]
 
     def _prompt(self, tokens: list[int]) -> list[int]:
-        ids, prefix = self.joined(self.units(tokens, self.symbols)), list(self.map.prefix)
+        ids, prefix = self.joined(self.units(tokens, self.map.symbols)), list(self.map.prefix)
         return ids if ids[: len(prefix)] == prefix else prefix + ids
 
 
@@ -140,7 +137,7 @@ class OtherVocabularyAsText(OtherVocabulary):
     def more(self, index, tokens):
         """What the draft has written, as far as it agrees with the text; the rest split anew."""
         kept: list[int] = []
-        left = self.units(tokens, self.symbols)
+        left = self.units(tokens, self.map.symbols)
         for id_ in self.written.pop(index, ()):
             piece = self.map.draft.bytes_of(id_)
             if left and left[0] == id_:

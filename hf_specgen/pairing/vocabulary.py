@@ -7,11 +7,14 @@ both have, and renormalised. Each such token stands for one of the target's, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .codec import Codec
 
 if TYPE_CHECKING:
+    import torch
+
     from .tokenizers import TokenizerFacts
 
 Pairs = dict[int, int]
@@ -49,6 +52,27 @@ class VocabularyMap:
     filler: int = 0
     prefix: tuple[int, ...] = ()
     alike: float = 1.0
+
+    @cached_property
+    def to_draft(self) -> dict[int, int]:
+        """Target's id -> draft's id."""
+        return {target: draft for draft, target in self.pairs.items()}
+
+    @cached_property
+    def symbols(self) -> dict[int, int]:
+        """`to_draft` of those that stand in a text as a whole: turns, ends."""
+        return {token: self.to_draft[token] for token in self.target.symbols if token in self.to_draft}
+
+    @cached_property
+    def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        return torch.tensor(list(self.pairs)), torch.tensor(list(self.pairs.values()))
+
+    def indices(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids of the tokens that both have, int64 `[pairs]`: the draft's, and in the same order the target's."""
+        drafts, targets = self._indices
+        return drafts.to(device), targets.to(device)
 
     @property
     def by_tokens(self) -> bool:
