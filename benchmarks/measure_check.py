@@ -39,6 +39,7 @@ def main() -> None:
 
     target, draft, tokenizer = load(args.target, args.dtype), load(args.draft, args.dtype), tokenizer_of(args.target)
     prompts = read_prompts(args.prompts, args.limit)
+    tokenizers = {"tokenizer": tokenizer, "assistant_tokenizer": tokenizer_of(args.draft)}
     common = {"do_sample": False, "pad_token_id": tokenizer.pad_token_id}
     if args.temperature is not None:
         common |= {"do_sample": True, "temperature": args.temperature}
@@ -49,9 +50,9 @@ def main() -> None:
             target,
             draft,
             prompts,
-            tokenizer=tokenizer,
             max_new_tokens=args.max_new_tokens,
             max_assistant_tokens=args.max_assistant_tokens,
+            **tokenizers,
             **common,
         )
     )
@@ -59,7 +60,7 @@ def main() -> None:
 
     ks = sorted({expected.fastest.k, *args.ks})
     inputs = [encode(tokenizer, prompt).to(target.device) for prompt in prompts]
-    plain, decode, seen, seconds = decoded(target, draft, inputs, ks, args, common)
+    plain, decode, seen, seconds = decoded(target, draft, inputs, ks, args, common, tokenizers)
     print(f"{'K':>3} {'figure':22} {'expected':>9} {'decoded':>9} {'error':>8}")
     rows = []
     for k in ks:
@@ -86,7 +87,7 @@ def main() -> None:
         args.out.write_text(json.dumps({"measured": expected.to_dict(), "compared": rows}, indent=2) + "\n")
 
 
-def decoded(target, draft, inputs, ks, args, common):
+def decoded(target, draft, inputs, ks, args, common, tokenizers):
     """All prompts, each plainly and with each K in turn: seconds of plain calls and of their decode phases; per K the
     statistics, and the seconds of its calls."""
     plain, decode = 0.0, 0.0
@@ -98,7 +99,7 @@ def decoded(target, draft, inputs, ks, args, common):
             decode += ticks.times[-1] - ticks.times[1]
             for k in ks:
                 taken, (_, stats) = timed(
-                    lambda i=one, k=k: speculate(target, draft, i, args.max_new_tokens, k, common)
+                    lambda i=one, k=k: speculate(target, draft, i, args.max_new_tokens, k, common | tokenizers)
                 )
                 seconds[k] += taken
                 seen[k].add(stats)

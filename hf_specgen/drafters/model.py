@@ -211,7 +211,7 @@ class ModelDrafter(Drafter):
             fed = self._fed(row)
             text, known = self.reading.text(row), len(self.held[b])
             for token in fed[: self.reader.lengths[b] - known]:
-                if known >= len(text) or text[known] != token:
+                if known + 1 >= len(text) or text[known] != token:  # the last is read again: its logits are wanted
                     break
                 self.held[b].append(token)
                 known += 1

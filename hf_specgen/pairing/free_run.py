@@ -63,5 +63,5 @@ def free_run(
 
 def _agreeing(drafted: list[int], true: list[int]) -> int:
     """How many tokens at the front are the same."""
-    same = [a == b for a, b in zip(drafted, true, strict=False)]
-    return (same + [False]).index(False)
+    same = [*(a == b for a, b in zip(drafted, true, strict=False)), False]
+    return same.index(False)

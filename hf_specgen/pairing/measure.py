@@ -56,8 +56,8 @@ def measure_pair(
     """Measure a loaded pair on prompts, decoded one at a time, for K = 1 … `max_assistant_tokens`.
 
     The figures hold for calls with these arguments and one row, `spec_strategy="rejection"` and a constant K. Takes two
-    to three times as long as decoding the prompts plainly, with a draft that writes text of its own up to twice that.
-    Sampling draws from torch's global generator.
+    to three times as long as decoding the prompts plainly, longer with a draft that writes text of its own: it drafts
+    with every K. Sampling draws from torch's global generator.
 
     Args:
         prompts: texts (a user's message each, where the tokenizer has a chat template) or lists of chat messages.
@@ -119,7 +119,7 @@ class Pair:
             )
         self.vocabulary = pair_up(self.target, self.draft, *tokenizers)
         self.largest = largest
-        self.options = options
+        self.options = {"tokenizer": tokenizers[0], **options}  # for stop_strings
         self.device = device_of(self.target, torch.device("cpu"))
 
     def decode(self, inputs, new: int) -> tuple[Outlook, Ticks]:
@@ -140,7 +140,8 @@ class Pair:
     def sweep(self, inputs, turns: Iterator[int], new: int) -> Sweep:
         """One speculative call with the Ks of `turns`. It does not end before `new` tokens: only its times count."""
         room = compat.context_length(self.target) - inputs["input_ids"].shape[1]
-        options = {**self.options, "max_new_tokens": int(max(1, min(new, room))), "eos_token_id": None}
+        options = {**self.options, "max_new_tokens": int(max(1, min(new, room)))}
+        options |= {"eos_token_id": None, "stop_strings": None}
         sweep = Sweep(self._drafter(self._prepared(inputs, options)[1]), turns)
         SpecGenerationMixin.generate(
             self.target,
@@ -172,4 +173,5 @@ class Pair:
         def loop(model, input_ids, logits_processor, stopping_criteria, generation_config, **_):
             return logits_processor, generation_config
 
+        options = {**options, "stop_strings": None}  # transformers hands no tokenizer to such a call
         return SpecGenerationMixin.generate(self.target, **inputs, **options, custom_generate=loop)

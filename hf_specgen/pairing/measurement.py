@@ -135,7 +135,7 @@ class Measurement:
             needed = f"that takes an acceptance of {self.break_even:.0%}, and it is {self.acceptance:.0%}"
         return (
             f"cannot win: a draft step costs {self.cost_ratio:.2f} of a target step. At best (K = {best.k}) a round "
-            f"costs {best.round_cost:.2f} plain steps and gives {best.forecast.tokens_per_round:.2f} tokens; {needed}"
+            f"costs {best.round_cost:.2f} target steps and gives {best.forecast.tokens_per_round:.2f} tokens; {needed}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +158,9 @@ class Measurement:
         kind = "sampled" if self.do_sample else "greedy"
         longest = self.lengths[-1].forecast.acceptance_by_position
         places = " ".join(_show(x, ".0%") for x in longest.conditional)
-        how = "one reading of each answer by the draft" if self.teacher_forced else "drafting against each answer"
+        how = "teacher-forced: one reading of each answer"
+        if not self.teacher_forced:
+            how = "free-running: drafting against each answer with every K"
         draft_step = None if self.draft_step_seconds is None else 1000 * self.draft_step_seconds
         lines = [
             f"measured {self.prompts} prompts of {low} to {high} tokens, {self.new_tokens} new tokens, {kind}",
@@ -166,13 +168,13 @@ class Measurement:
             f"cost ratio {_show(self.cost_ratio, '.2f')}",
             f"prefill  target {1000 * self.target_prefill_seconds:.0f} ms, "
             f"draft {1000 * self.draft_prefill_seconds:.0f} ms",
-            f"accepted {_show(self.acceptance, '.0%')} of drafted tokens, by position {places}",
-            f"         (from {how})",
-            "   K  accepted  tokens per round  cost in target steps  speed-up",
+            f"accepted {_show(self.acceptance, '.0%')} after right tokens; by position {places}",
+            f"         ({how})",
+            "   K  accepted of drafted  tokens per round  cost in target steps  speed-up",
         ]
         for e in self.lengths:
             lines.append(
-                f"{e.k:4}  {_show(e.forecast.acceptance_rate, '.0%'):>8}  "
+                f"{e.k:4}  {_show(e.forecast.acceptance_rate, '.0%'):>19}  "
                 f"{_show(e.forecast.tokens_per_round, '.2f'):>16}  {_show(e.round_cost, '.2f'):>20}  "
                 f"{_show(e.decode_speedup, '.2f'):>8}"
             )

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from hf_specgen.pairing.forecast import Agreement, break_even, forecast, total
+from hf_specgen.pairing.forecast import Agreement, Forecast, break_even, forecast, total
 
 EOS, IDS, NEW = 0, 3, 6
 
@@ -133,6 +133,13 @@ def test_a_certain_text_by_hand():
     assert found.emitted == found.accepted + found.rounds
     assert found.acceptance_by_position.conditional == [3 / 4, 2 / 2, 1 / 2]
     assert found.acceptance_by_position.unconditional == [3 / 4, 2 / 3, 1 / 2]
+
+
+def test_rounds_that_were_run_are_counted_as_those_of_the_walk():
+    run = Forecast(3, texts=1, emitted=11, rounds=1.0)
+    for width, drafted, accepted in ((3, 3, 2), (3, 3, 3), (2, 2, 0), (1, 1, 1)):
+        run.add_round(width, drafted, accepted)
+    assert run == forecast(certain([1, 1, 0, 1, 1, 1, 1, 0, 1, 1]), 3)
 
 
 def test_the_drafts_eos_ends_its_drafting_not_the_text():

@@ -75,14 +75,20 @@ def assert_as_decoded(expected, stats):
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "options",
-    [{}, {"eos_token_id": [63, 17, 40]}, {"repetition_penalty": 1.3, "min_new_tokens": 6}, {"no_repeat_ngram_size": 2}],
-    ids=["plain", "several-eos", "penalty", "ngrams"],
+    [
+        {},
+        {"eos_token_id": [63, 17, 40]},
+        {"repetition_penalty": 1.3, "min_new_tokens": 6},
+        {"no_repeat_ngram_size": 2},
+        {"stop_strings": ["the"]},
+    ],
+    ids=["plain", "several-eos", "penalty", "ngrams", "stop-strings"],
 )
 def test_greedy_counts_are_those_of_decoding(target, draft, options):
     found = measured(target, draft, **options)
     assert [e.k for e in found.lengths] == [1, 2, 3, 4]
     for expected in found.lengths:
-        stats = decoded(target, draft, expected.k, **options)
+        stats = decoded(target, draft, expected.k, tokenizers={"tokenizer": toy_tokenizer()}, **options)
         assert 0 < stats.accepted < stats.drafted
         assert_as_decoded(expected, stats)
         if "eos_token_id" not in options:  # what the draft writes after a mistake may end its round
