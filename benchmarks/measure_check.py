@@ -15,9 +15,9 @@ from common import load, machine, timed, tokenizer_of
 from compare import speculate
 
 import hf_specgen
-from hf_specgen.pairing.measure import measure_pair
-from hf_specgen.pairing.prompts import encode, read_prompts
-from hf_specgen.pairing.timing import Ticks
+from hf_specgen.measuring.measure import measure_pair
+from hf_specgen.measuring.prompts import encode, read_prompts
+from hf_specgen.measuring.timing import Ticks
 
 
 def main() -> None:

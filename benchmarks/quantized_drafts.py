@@ -20,7 +20,7 @@ import transformers
 from common import bare_steps, load, machine, timed, tokenizer_of
 from compare import difference, speculate
 
-from hf_specgen.pairing.prompts import encode, read_prompts
+from hf_specgen.measuring.prompts import encode, read_prompts
 from hf_specgen.quantization import Backend, backend_of
 
 FORMATS = ("bf16", "nf4", "fp4", "int8", "awq", "torchao-int8", "int4", "gguf")

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .decoding.stream import RowStreamers
     from .drafters import Drafter
     from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
+    from .measuring.measure import measure_pair
+    from .measuring.measurement import Measurement
     from .pairing import PairReport, check_pair
     from .pairing.loading import Pair, load_pair
-    from .pairing.measure import measure_pair
-    from .pairing.measurement import Measurement
     from .pairing.recommend import recommend
     from .session import SpecSession
     from .stats import RowStats, SpecStats, collect_stats
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Drafter": "drafters",
-    "Measurement": "pairing.measurement",
+    "Measurement": "measuring.measurement",
     "Pair": "pairing.loading",
     "PairReport": "pairing",
     "Proposal": "verifiers",
@@ -48,7 +48,7 @@ _WHERE = {
     "disable": "api",
     "enable": "api",
     "load_pair": "pairing.loading",
-    "measure_pair": "pairing.measure",
+    "measure_pair": "measuring.measure",
     "recommend": "pairing.recommend",
 }
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from hf_specgen.measuring.measurement import Measurement
     from hf_specgen.pairing import PairReport
     from hf_specgen.pairing.loading import Pair
-    from hf_specgen.pairing.measurement import Measurement
 
 COLOURS = {
     "exact": "green",
@@ -47,8 +47,8 @@ def command(
     Reads configs, tokenizers and the headers of the weights only, unless --measure is given. Exit code: 0 usable, 1
     refused, 2 could not be checked.
     """
+    from hf_specgen.measuring.prompts import read_prompts
     from hf_specgen.pairing import check_pair
-    from hf_specgen.pairing.prompts import read_prompts
 
     try:
         prompts = None if measure is None else read_prompts(measure, limit)
@@ -69,10 +69,13 @@ def command(
 
 
 def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float) -> Measurement:
+    if pair.tokenizer is None:
+        raise ValueError("--measure needs the target's tokenizer, and its folder has none.")
+
     import torch
     from transformers.utils import logging
 
-    from hf_specgen.pairing.measure import measure_pair
+    from hf_specgen.measuring.measure import measure_pair
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -83,6 +86,7 @@ def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float
         pair.draft,
         prompts,
         tokenizer=pair.tokenizer,
+        assistant_tokenizer=pair.assistant_tokenizer,
         max_new_tokens=max_new_tokens,
         **sampling,
     )

@@ -30,6 +30,8 @@ class Pair:
     draft: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     """The target's; None where its folder has none."""
+    assistant_tokenizer: PreTrainedTokenizerBase | None
+    """The draft's, where its ids are not the target's."""
     report: PairReport
     quantization: tuple[str, str]
     """Of the target and the draft; "dense" for none."""
@@ -138,7 +140,8 @@ def load_pair(
         models.clear()
         _forget(error)
         raise
-    return Pair(*models, tokenizer, report, (str(ours.backend), str(theirs.backend)))
+    quantizations = (str(ours.backend), str(theirs.backend))
+    return Pair(*models, tokenizer, speculative.get("assistant_tokenizer"), report, quantizations)
 
 
 def _check_defaults(defaults: dict[str, Any]) -> None:

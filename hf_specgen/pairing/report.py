@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hf_specgen.errors import SpecUnsupportedError
 
 if TYPE_CHECKING:
-    from .measure import Measurement
+    from ..measuring.measurement import Measurement
 
 Verdict = Literal["exact", "exact-with-padding", "mappable", "cross-vocabulary", "unknown", "refused"]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from toys import toy_tokenizer
 
-from hf_specgen.pairing.prompts import encode, read_prompts
+from hf_specgen.measuring.prompts import encode, read_prompts
 
 ASK = [{"role": "user", "content": "ab"}]
 ANSWER = {"role": "assistant", "content": "cd"}

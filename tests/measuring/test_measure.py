@@ -18,10 +18,10 @@ import hf_specgen
 from hf_specgen import SpecUnsupportedError, collect_stats
 from hf_specgen.api import SpecGenerationMixin
 from hf_specgen.compat import text_config
+from hf_specgen.measuring.forecast import break_even, total
+from hf_specgen.measuring.measure import Pair, measure_pair
+from hf_specgen.measuring.prompts import encode
 from hf_specgen.pairing import pair_up, vocabulary
-from hf_specgen.pairing.forecast import break_even, total
-from hf_specgen.pairing.measure import Pair, measure_pair
-from hf_specgen.pairing.prompts import encode
 
 PROMPTS = ["abcab", "the cab sings", "Zorro", "a"]
 NEW = 30

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from hf_specgen.pairing.forecast import Agreement, Forecast, break_even, forecast, total
+from hf_specgen.measuring.forecast import Agreement, Forecast, break_even, forecast, total
 
 EOS, IDS, NEW = 0, 3, 6
 

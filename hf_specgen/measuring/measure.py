@@ -20,8 +20,8 @@ from ..cache.reader import device_of
 from ..decoding.checks import check_draft, check_model
 from ..drafters import ModelDrafter, TextDrafter, drafter_for
 from ..errors import SpecUnsupportedError
+from ..pairing.check import pair_up
 from ..unwrap import unwrap
-from .check import pair_up
 from .forecast import Outlook, outlook
 from .free_run import free_run
 from .measurement import Measurement, Sample, measurement_of
