@@ -140,8 +140,8 @@ def load_pair(
         models.clear()
         _forget(error)
         raise
-    quantizations = (str(ours.backend), str(theirs.backend))
-    return Pair(*models, tokenizer, speculative.get("assistant_tokenizer"), report, quantizations)
+    loaded_as = (str(ours.backend), str(theirs.backend))
+    return Pair(*models, tokenizer, speculative.get("assistant_tokenizer"), report, loaded_as)
 
 
 def _check_defaults(defaults: dict[str, Any]) -> None:

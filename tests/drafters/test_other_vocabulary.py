@@ -14,6 +14,7 @@ from hf_specgen import SpecUnsupportedError
 from hf_specgen.drafters.reading import MappedIds
 from hf_specgen.pairing import check_pair, vocabulary
 
+pytestmark = pytest.mark.parity
 WORDS = [f"w{i}" for i in range(64)]
 MOVED = {i: (5 * i + 7) % 64 for i in range(64)}  # another numbering of the same words
 NEW = 14
