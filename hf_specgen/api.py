@@ -151,7 +151,7 @@ def _speculate(model, draft, settings, stream, kwargs):
     vocabulary = None
     if draft is not None and not isinstance(draft, CandidateGenerator):
         vocabulary = pair_up(model, draft, tokenizer, assistant_tokenizer)
-        if vocabulary is not None and vocabulary.target is not None and None in (tokenizer, assistant_tokenizer):
+        if vocabulary is not None and not vocabulary.one_to_one and None in (tokenizer, assistant_tokenizer):
             warnings.warn(OTHER_VOCABULARY, stacklevel=5)
     check_arguments(kwargs, kwargs.get("generation_config"), model.generation_config)
     _heal(model, kwargs, tokenizer)

@@ -56,7 +56,7 @@ def drafter_for(
         own_ends = [vocabulary.pairs[id_] for id_ in own_ends if id_ in vocabulary.pairs]
     ends = [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
     kind, reading = ModelDrafter, None
-    if vocabulary is not None and vocabulary.target is None:
+    if vocabulary is not None and vocabulary.one_to_one:
         reading = MappedIds(vocabulary, device)
     elif vocabulary is not None and (config.do_sample or vocabulary.by_tokens):
         reading = OtherVocabulary(vocabulary, device)

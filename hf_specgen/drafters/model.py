@@ -120,7 +120,7 @@ class ModelDrafter(Drafter):
 
     def _known(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids the draft's embedding does not have are read as its first one: only acceptance can suffer."""
-        if self.known_ids >= self.vocabulary:
+        if isinstance(self.reading, SameIds) and self.known_ids >= self.vocabulary:
             return ids
         return ids.masked_fill(ids >= self.known_ids, 0)
 

@@ -17,13 +17,17 @@ class TextDrafter(ModelDrafter):
 
     reading: OtherVocabularyAsText
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.ends, self.barred = set(self.eos.tolist()), set(self.never.tolist())
+
     def propose(self, rows, widths, verifier, noise):
         home = rows[0].ids.device
         if not max(widths):
             return Proposal.empty(len(rows), home)
         self.reader.cache.reserve(max(widths) + 1)
         self._write(rows, widths)
-        found = [self.reading.proposal(row.index)[:width] for row, width in zip(rows, widths, strict=True)]
+        found = [self._found(row)[:width] for row, width in zip(rows, widths, strict=True)]
         if not any(found):
             for b, row in enumerate(rows):  # nothing will be settled
                 self.reading.written.pop(row.index, None)
@@ -34,6 +38,12 @@ class TextDrafter(ModelDrafter):
         for b, ids in enumerate(found):
             tokens[b, : len(ids)] = torch.tensor(ids, dtype=torch.long, device=home)
         return Proposal(tokens, torch.tensor(list(map(len, found)), device=home))
+
+    def _found(self, row) -> list[int]:
+        """What was written behind a row's text, in the target's ids, up to one that may not be drafted."""
+        ids = self.reading.proposal(row.index)
+        stop = (i for i, id_ in enumerate(ids) if id_ >= self.vocabulary or id_ in self.barred)
+        return ids[: next(stop, len(ids))]
 
     def _write(self, rows, widths) -> None:
         """Up to `widths[b]` of the draft's tokens behind each row's text, up to and with an end."""
@@ -51,7 +61,8 @@ class TextDrafter(ModelDrafter):
                 open_[b] = open_[b] and step < widths[b] and likely[b]
                 if open_[b]:
                     written[b].append(id_)
-                    open_[b] = id_ not in self.reading.map.draft.special
+                    ended = id_ in self.reading.map.draft.special or self.reading.map.pairs.get(id_) in self.ends
+                    open_[b] = not ended and len(self._found(rows[b])) <= widths[b]  # more would not be proposed
             if step + 1 == max(widths) or (self.alone and not any(open_)):
                 return
             logits = self.reader.read(best.indices[:, None], [int(o) for o in open_], keep=1)[:, 0]

@@ -86,13 +86,13 @@ class Codec:
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """What the tokenizer puts in front of a text."""
-        if not self.backend.num_special_tokens_to_add(is_pair=False):
+        if self.backend.post_processor is None:
             return ()
-        encoded = self.backend.encode("a")
-        marks = zip(encoded.ids, encoded.special_tokens_mask, encoded.attention_mask, strict=True)
-        real = [(id_, special) for id_, special, seen in marks if seen]
-        end = next((i for i, (_, special) in enumerate(real) if not special), 0)
-        return tuple(id_ for id_, _ in real[:end])
+        from tokenizers import Tokenizer, models
+
+        text = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")
+        framed = self.backend.post_processor.process(text, None, True)
+        return tuple(framed.ids[: framed.special_tokens_mask.index(0)])
 
     def bytes_of(self, id_: int) -> bytes:
         """What a token adds to the text; nothing if it is special or unknown."""
@@ -109,7 +109,7 @@ class Codec:
         for text, rest in _characters(data):
             ids += self._of_text(text)
             ids += self._of_bytes(rest)
-        return ids
+        return [id_ for id_ in ids if id_ not in self.special]  # some models find special tokens spelled out
 
     def _bytes(self, token: str) -> bytes:
         if self.spelling == "byte-level":
@@ -133,15 +133,15 @@ class Codec:
             normalised = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             pre = self.backend.pre_tokenizer
             words = [word for word, _ in pre.pre_tokenize_str(normalised)] if pre else normalised.split()
+            if self.spelling == "byte-level" and not normalised.startswith(" "):  # add_prefix_space puts one there
+                words[:1] = [word.removeprefix(CHAR_OF[ord(" ")]) for word in words[:1]]
         return [id_ for word in words for id_ in self._of_word(word)]
 
     def _of_word(self, word: str) -> list[int]:
-        model = self.backend.model
-        by_word = type(model).__name__ in ("WordLevel", "WordPiece")
-        if by_word and self.backend.token_to_id(model.unk_token) is None:  # they raise on words that they do not know
-            known = self.backend.token_to_id(word)
-            return [] if known is None else [known]
-        return [token.id for token in model.tokenize(word)]
+        try:
+            return [token.id for token in self.backend.model.tokenize(word)]
+        except Exception:  # a word it does not know, and no token for those: tokenizers raises nothing narrower
+            return [id_ for character in word for id_ in self._of_word(character)] if len(word) > 1 else []
 
     def _of_bytes(self, data: bytes) -> list[int]:
         if self.spelling == "byte-level":
@@ -171,7 +171,15 @@ def _characters(data: bytes) -> Iterable[tuple[str, bytes]]:
 
 
 def state_of(component: Any) -> dict[str, Any]:
-    return json.loads(component.__getstate__()) if component is not None else {}
+    """A part of a tokenizer as tokenizer.json has it.
+
+    Raises:
+        UnreadableTokenizerError: it is written in Python.
+    """
+    try:
+        return json.loads(component.__getstate__()) if component is not None else {}
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise UnreadableTokenizerError(f"a part of it is written in Python ({error})") from None
 
 
 def _parts(state: Any) -> Iterable[dict[str, Any]]:

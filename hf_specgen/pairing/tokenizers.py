@@ -63,15 +63,18 @@ class TokenizerSource:
     tokenizer: weakref.ref[PreTrainedTokenizerBase]
     size: int
     sample: tuple[str | None, ...]
+    roles: tuple[int | None, ...]
+    chat_template: str | None
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenizerSource:
         backend = getattr(tokenizer, "backend_tokenizer", None)
+        told = tuple(_roles_of(tokenizer).values()), getattr(tokenizer, "chat_template", None)
         if backend is None:  # slow tokenizers know their length, and may raise on ids they do not know
-            return cls(weakref.ref(tokenizer), len(tokenizer), ())
+            return cls(weakref.ref(tokenizer), len(tokenizer), (), *told)
         size = _fast_size(tokenizer, backend)
         step = max(1, size // SAMPLED_IDS)
-        return cls(weakref.ref(tokenizer), size, tuple(map(backend.id_to_token, range(0, size, step))))
+        return cls(weakref.ref(tokenizer), size, tuple(map(backend.id_to_token, range(0, size, step))), *told)
 
     def read(self) -> TokenizerFacts:
         tokenizer = self.tokenizer()
@@ -122,6 +125,9 @@ class FolderSource:
             raise UnreadableTokenizerError(f"the tokenizer in {self.folder} could not be read ({cause})") from error
         if not facts.vocabulary:
             raise UnreadableTokenizerError(f"the tokenizer in {self.folder} is empty")
+        for id_, token in facts.vocabulary.items():
+            if type(id_) is not int or id_ < 0 or not isinstance(token, str):
+                raise UnreadableTokenizerError(f"the tokenizer in {self.folder} gives {token!r} the id {id_!r}")
         return facts
 
     def _from_json(self, names: set[str]) -> TokenizerFacts:
@@ -159,7 +165,11 @@ class FolderSource:
 
         try:
             backend = Tokenizer.from_file(str(Path(self.folder, "tokenizer.json")))
-        except Exception as error:  # tokenizers raises nothing narrower
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except (
+            BaseException
+        ) as error:  # tokenizers raises nothing narrower than Exception, and panics are not even that
             raise UnreadableTokenizerError(f"{self.folder}/tokenizer.json could not be loaded ({error})") from error
         return Codec(backend)
 
@@ -172,7 +182,6 @@ class FolderSource:
 
 def _facts_of(tokenizer: PreTrainedTokenizerBase) -> TokenizerFacts:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    roles = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
 
     def codec() -> Codec:
         if backend is None:
@@ -184,12 +193,23 @@ def _facts_of(tokenizer: PreTrainedTokenizerBase) -> TokenizerFacts:
 
     return TokenizerFacts(
         {id_: token for token, id_ in tokenizer.get_vocab().items()},
-        {role: id_ for role, id_ in roles.items() if id_ is not None},
-        None if backend is None else state_of(backend.normalizer),
-        None if backend is None else state_of(backend.pre_tokenizer),
+        {role: id_ for role, id_ in _roles_of(tokenizer).items() if id_ is not None},
+        None if backend is None else _told(backend.normalizer),
+        None if backend is None else _told(backend.pre_tokenizer),
         getattr(tokenizer, "chat_template", None),
         codec,
     )
+
+
+def _roles_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    return {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
+
+
+def _told(component: Any) -> dict[str, Any] | None:
+    try:
+        return state_of(component)
+    except UnreadableTokenizerError:
+        return None
 
 
 def _content(token: str | dict[str, Any] | None) -> str | None:

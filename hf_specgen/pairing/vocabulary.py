@@ -75,6 +75,11 @@ class VocabularyMap:
         return drafts.to(device), targets.to(device)
 
     @property
+    def one_to_one(self) -> bool:
+        """Whether each token of a text is one token to both."""
+        return self.target is None
+
+    @property
     def by_tokens(self) -> bool:
         """Whether the draft's own tokens are what a greedy target would write; else its text is split anew."""
         return self.alike >= ALIKE
@@ -87,7 +92,7 @@ def few_differ(ours: TokenizerFacts, theirs: TokenizerFacts, rows: tuple[int, in
     known = target.keys() | draft.keys()
     pairs = {i: i for i in range(min(rows)) if i not in known or (i in target and target[i] == draft.get(i))}
     pairs |= {id_: at[token] for id_, token in draft.items() if id_ not in pairs and token in at}
-    return VocabularyMap(_checked(pairs, ours, theirs, rows), *rows, filler=_filler(theirs))
+    return VocabularyMap(_checked(pairs, ours, theirs, rows), *rows, filler=_filler(theirs, rows[1]))
 
 
 def by_bytes(ours: TokenizerFacts, theirs: TokenizerFacts, rows: tuple[int, int]) -> VocabularyMap:
@@ -101,7 +106,8 @@ def by_bytes(ours: TokenizerFacts, theirs: TokenizerFacts, rows: tuple[int, int]
     pairs = {id_: target.ids[piece] for piece, id_ in draft.ids.items() if piece in target.ids}
     pairs |= {id_: symbols[content] for id_, content in draft.symbols.items() if content in symbols}
     pairs = _checked(pairs, ours, theirs, rows)
-    return VocabularyMap(pairs, *rows, target, draft, _filler(theirs), draft.prefix, _alike(target, draft, pairs))
+    prefix = tuple(id_ for id_ in draft.prefix if id_ < rows[1])
+    return VocabularyMap(pairs, *rows, target, draft, _filler(theirs, rows[1]), prefix, _alike(target, draft, pairs))
 
 
 def _checked(pairs: Pairs, ours: TokenizerFacts, theirs: TokenizerFacts, rows: tuple[int, int]) -> Pairs:
@@ -119,8 +125,9 @@ def _checked(pairs: Pairs, ours: TokenizerFacts, theirs: TokenizerFacts, rows: t
     return found
 
 
-def _filler(theirs: TokenizerFacts) -> int:
-    return next((i for role in ("unk", "pad", "eos") if (i := theirs.roles.get(role)) is not None), 0)
+def _filler(theirs: TokenizerFacts, rows: int) -> int:
+    """Of a draft whose embedding was not resized for an added token, that token is none."""
+    return next((i for role in ("unk", "pad", "eos") if (i := theirs.roles.get(role, rows)) < rows), 0)
 
 
 def _alike(target: Codec, draft: Codec, pairs: Pairs) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from laws import chi_square
 from text_toys import OTHER, byte_level, fast, renumbered, sentencepiece
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models
 from toys import assert_as_alone, noisy, plain, prompts, row_alone, spec, tiny
 
 import hf_specgen
@@ -304,3 +304,70 @@ def test_an_encoder_that_would_have_to_read_another_vocabulary_is_refused():
     target, draft = (T5ForConditionalGeneration(T5Config(**settings, decoder_start_token_id=0)).eval() for _ in "ab")
     with pytest.raises(SpecUnsupportedError, match="another vocabulary than the target and an encoder of its own"):
         call(target, draft, words(WORDS), as_moved(), {"input_ids": torch.tensor([[3, 4, 5]])}, output_logits=False)
+
+
+# -- what a fresh reader broke -----------------------------------------------------------------------------------------
+
+
+def automaton(follows: dict[int, int], rows: int):
+    """A model whose greedy text is told: `follows[token]` comes after a token."""
+    model = tiny(vocab_size=rows, hidden_size=64, num_hidden_layers=1, tie_word_embeddings=False, eos_token_id=None)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                p.zero_()
+        model.get_input_embeddings().weight.copy_(torch.eye(rows, 64))
+        model.get_output_embeddings().weight.zero_()
+        for token, after in follows.items():
+            model.get_output_embeddings().weight[after, token] = 1.0
+    return model
+
+
+def pairs_of_letters(pieces, merges):
+    """Byte-level, with just these tokens."""
+    backend = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
+    backend.decoder = decoders.ByteLevel()
+    return fast(backend)
+
+
+TWO = ["<p>", *"abcdefgh", "ab", "cd", "ef", "gh"]
+MERGES = [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]
+
+
+@pytest.mark.parametrize("rows", [[[9, 10]], [[2], [9, 10]], [[9, 10], [2]]])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_draft_whose_tokens_are_longer_than_the_targets(rows, k, monkeypatch):
+    """What it has written can be more than all that the row says now: it still reads the last token anew."""
+    monkeypatch.setattr(vocabulary, "ALIKE", 2.0)
+    four = [*TWO, "abcd", "efgh"]
+    target = automaton({9: 10, 10: 11, 11: 12, 12: 9, 2: 3, 3: 1}, 13)
+    draft = automaton({13: 14, 14: 13, 9: 10, 10: 14, 11: 12, 12: 13}, 15)
+    width = max(map(len, rows))
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    batch = {"input_ids": torch.tensor([[0] * (width - len(row)) + row for row in rows]), "attention_mask": mask}
+    theirs = pairs_of_letters(four, [*MERGES, ("ab", "cd"), ("ef", "gh")])
+    out = call(target, draft, pairs_of_letters(TWO, MERGES), theirs, batch, num_assistant_tokens=k, eos_token_id=1)
+    assert_as_alone(target, out, batch, new=NEW, eos_token_id=1)
+    longest = out.spec_stats.rows[[len(row) for row in rows].index(2)]
+    assert longest.accepted == longest.drafted > 0  # a perfect draft
+    assert out.spec_stats.draft_forwards <= 2 * out.spec_stats.rounds + 1  # it stops when it has written enough
+
+
+@pytest.mark.parametrize("special", ["unk_token", "pad_token"])
+def test_a_token_added_without_resizing_the_draft(special):
+    target, draft = (automaton({i: (i + 1) % rows for i in range(rows)}, rows) for rows in (60, 62))
+    ours = words([*WORDS[:59], "other"])
+    theirs = words(WORDS[:62])
+    theirs.add_special_tokens({special: "[NEW]"})
+    batch = {"input_ids": torch.tensor([[55, 56]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
+    out = call(target, draft, ours, theirs, batch)
+    assert_as_alone(target, out, batch, new=NEW)
+
+
+def test_tokenizers_that_know_more_ids_than_their_models(how):
+    ours, theirs = fast(byte_level(300)), fast(byte_level(420, OTHER))
+    target, draft = tiny(vocab_size=len(ours) - 12, eos_token_id=None), tiny(vocab_size=len(theirs) - 20, seed=4)
+    ids = [i for i in ours("def merge(a, b): über")["input_ids"] if i < len(ours) - 12]
+    batch = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+    out = call(target, draft, ours, theirs, batch)
+    assert_as_alone(target, out, batch, new=NEW)

@@ -1,11 +1,12 @@
 """Tokens as bytes, and bytes as tokens."""
 
 import pytest
-from pairing_toys import make_tokenizer
+from pairing_toys import make_model, make_tokenizer
 from text_toys import OTHER, TEXT, byte_level, sentencepiece
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from hf_specgen.pairing import check_pair
 from hf_specgen.pairing.codec import Codec, UnreadableTokenizerError, whole_characters
 
 SMILE = "😀".encode()
@@ -69,7 +70,7 @@ def test_what_a_tokenizer_puts_in_front():
 
 def test_truncation_and_padding_set_on_the_tokenizer_play_no_part():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=sentencepiece(150), pad_token="</s>", padding_side="left")
-    tokenizer("a", truncation=True, max_length=4, padding="max_length")
+    tokenizer("a", truncation=True, max_length=1, padding="max_length")
     codec = Codec(tokenizer.backend_tokenizer)
     assert b"".join(map(codec.bytes_of, codec.encode(TEXT.encode()))) == TEXT.encode()
     assert codec.prefix == (codec.backend.token_to_id("<s>"),)
@@ -101,3 +102,44 @@ def test_half_a_character_at_the_end_waits(data, whole):
 
 def test_bytes_that_begin_no_character_do_not_wait():
     assert whole_characters(b"a\x98\x80") == b"a\x98\x80"
+
+
+@pytest.mark.parametrize("unknown", ["unigram", "word-level", "byte pairs"])
+def test_words_that_a_tokenizer_cannot_say_are_left_out(unknown):
+    if unknown == "unigram":
+        backend = Tokenizer(models.Unigram([("a", -1.0), ("▁a", -1.5), ("▁", -2.0)], None, False))
+        backend.decoder = decoders.Metaspace()
+    elif unknown == "word-level":
+        backend = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+        backend.add_special_tokens(["[UNK]"])
+    else:
+        backend = Tokenizer(models.BPE({"a": 0}, [], unk_token="<unk>"))
+        backend.decoder = decoders.ByteLevel()
+    codec = Codec(backend)
+    assert b"".join(map(codec.bytes_of, codec.encode(b"a z"))).strip() == b"a" and codec.prefix == ()
+
+
+def test_a_space_that_a_tokenizer_puts_in_front_is_taken_away():
+    spaced = byte_level(330)
+    spaced.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    codec = Codec(spaced)
+    for text in ("erge(", " merge", "x y"):
+        assert b"".join(map(codec.bytes_of, codec.encode(text.encode()))) == text.encode()
+
+
+def test_special_tokens_spelled_out_stay_out():
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("▁a", -1.0), ("b", -1.0)], 0, False))
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["</s>"])
+    assert 1 not in Codec(backend).encode(b" a</s>b")
+
+
+def test_parts_written_in_python_are_told():
+    class Nothing:
+        def pre_tokenize(self, text):
+            pass
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Nothing())
+    model = make_model()
+    assert check_pair(model, model, tokenizer=tokenizer, assistant_tokenizer=tokenizer).verdict == "exact"

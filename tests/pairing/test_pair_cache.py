@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pairing_toys import WORDS, make_model, make_tokenizer
 
-from hf_specgen.pairing import check_pair
+from hf_specgen.pairing import check_pair, pair_up
 from hf_specgen.pairing.check import _judge
 
 
@@ -53,6 +53,15 @@ def test_a_new_tokenizer_at_a_dead_ones_address():
         verdict = check_pair(target, draft, tokenizer=ours, assistant_tokenizer=make_tokenizer(words)).verdict
         assert verdict == ("exact" if i % 2 else "mappable")
         gc.collect()
+
+
+def test_another_end_of_text():
+    models, ours, theirs = (make_model(), make_model()), make_tokenizer(), make_tokenizer(WORDS[::-1])
+    ours.eos_token, theirs.eos_token = "w3", "w4"
+    first = pair_up(*models, ours, theirs)
+    assert pair_up(*models, ours, theirs) is first
+    theirs.eos_token = "w5"
+    assert pair_up(*models, ours, theirs) is not first
 
 
 def test_resized_embeddings():
