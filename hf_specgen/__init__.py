@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api import SpecGenerationMixin, disable, enable
+    from .checkpoints.headers import CheckpointError
     from .config import SpecConfig
     from .decoding.output import SpecGenerateEncoderDecoderOutput, SpecGenerateOutput
     from .decoding.stream import RowStreamers
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .pairing import PairReport, check_pair
     from .pairing.loading import Pair, load_pair
     from .pairing.recommend import recommend
+    from .planning.placing import SpecMemoryError
     from .session import SpecSession
     from .stats import RowStats, SpecStats, collect_stats
     from .verifiers import Proposal, Verdict, Verifier
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "CheckpointError": "checkpoints.headers",
     "Drafter": "drafters",
     "Measurement": "measuring.measurement",
     "Pair": "pairing.loading",
@@ -37,6 +40,7 @@ _WHERE = {
     "SpecGenerateEncoderDecoderOutput": "decoding.output",
     "SpecGenerateOutput": "decoding.output",
     "SpecGenerationMixin": "api",
+    "SpecMemoryError": "planning.placing",
     "SpecNumericsError": "errors",
     "SpecSession": "session",
     "SpecStats": "stats",
@@ -53,6 +57,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "CheckpointError",
     "Drafter",
     "Measurement",
     "Pair",
@@ -65,6 +70,7 @@ __all__ = [
     "SpecGenerateEncoderDecoderOutput",
     "SpecGenerateOutput",
     "SpecGenerationMixin",
+    "SpecMemoryError",
     "SpecNumericsError",
     "SpecSession",
     "SpecStats",

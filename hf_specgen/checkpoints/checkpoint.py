@@ -16,7 +16,7 @@ from typing import Any
 
 from .config import read_json
 from .expected import Misfit, ask_transformers, compare, misfit
-from .headers import DTYPES, CheckpointError, NoWeightsError, Tensor, read_headers
+from .headers import DTYPES, CheckpointError, NoWeightsError, Tensor, read_headers, refuse_pointer
 
 __all__ = [
     "Checkpoint",
@@ -30,6 +30,7 @@ __all__ = [
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+SHARDS = "model-*-of-*.safetensors"
 
 # What a quantized weight brings with it that is no weight: scales, zero points, codebooks, orders.
 BESIDE_WEIGHTS = re.compile(
@@ -80,7 +81,7 @@ class Checkpoint:
         does not know the model, or does not agree with the headers: then only transformers' own loader knows.
 
         Raises:
-            CheckpointError: the config is another vocabulary's.
+            CheckpointError: the config is that of a model of other sizes.
         """
         quantization = StoredQuantization.of(config)
         size = sum(tensor.bytes for tensor in tensors.values())
@@ -140,11 +141,18 @@ def read_checkpoint(
     folder = Path(folder)
     files, gguf = _weight_files(folder, allow_pickle)
     size = sum(file.stat().st_size for file in files)
+    if gguf or files[0].suffix == ".bin":
+        for file in files:
+            refuse_pointer(file)
+            if not file.stat().st_size:
+                raise CheckpointError(f"{file} is empty. Download it again.")
     if gguf:
         return Checkpoint({}, size, StoredQuantization("gguf", None), gguf=files[0].name)
     if files[0].suffix == ".bin":
         return Checkpoint({}, size, StoredQuantization.of(config), pickled=True)
     checkpoint = Checkpoint.of(read_headers(files), config)
+    if not checkpoint.tensors:
+        raise CheckpointError(f"{files[0]} holds no tensors. Download it again, or save the model anew.")
     told = None
     if checkpoint.missing is None and checkpoint.quantization is None:
         told = ask_transformers(folder, config)
@@ -154,6 +162,12 @@ def read_checkpoint(
     if wrong is not None:
         raise _edited(wrong)
     return replace(checkpoint, missing=missing, unexpected=unexpected)
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether files are there that look like a whole model's weights, broken or not."""
+    patterns = (SINGLE, INDEX, *PICKLED, SHARDS, "*.gguf")
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 def _edited(wrong: Misfit) -> CheckpointError:
@@ -166,6 +180,9 @@ def _edited(wrong: Misfit) -> CheckpointError:
 
 def _weight_files(folder: Path, allow_pickle: bool) -> tuple[list[Path], bool]:
     """The files that transformers would load, and whether they are GGUF."""
+    for name in (SINGLE, INDEX, *PICKLED):
+        if os.path.lexists(folder / name) and not (folder / name).is_file():
+            raise CheckpointError(f"{folder / name} is no file, or a link to one that is gone. Download it again.")
     if (folder / SINGLE).is_file():
         return [folder / SINGLE], False
     if (folder / INDEX).is_file():
@@ -182,6 +199,8 @@ def _weight_files(folder: Path, allow_pickle: bool) -> tuple[list[Path], bool]:
         return ([pickled] if pickled.suffix == ".bin" else _shards(folder, pickled)), False
     if partial := _incomplete(folder):
         raise CheckpointError(f"{folder} is half-downloaded ({partial} is still there): run the download again.")
+    if shard := next(folder.glob(SHARDS), None):
+        raise CheckpointError(f"{folder} holds {shard.name}, but no {INDEX}, so nothing loads it. Download that, too.")
     if (folder / "adapter_model.safetensors").is_file():
         raise CheckpointError(f"{folder} holds an adapter (adapter_model.safetensors) and no model's weights.")
     raise NoWeightsError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX} is there.")
@@ -190,8 +209,10 @@ def _weight_files(folder: Path, allow_pickle: bool) -> tuple[list[Path], bool]:
 def _shards(folder: Path, index: Path) -> list[Path]:
     try:
         names = sorted(set(read_json(index)["weight_map"].values()))
-    except (ValueError, LookupError, AttributeError):
-        raise CheckpointError(f"{index} is corrupt: it has no weight_map. Download it again.") from None
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError
+    except (ValueError, LookupError, AttributeError, TypeError):
+        raise CheckpointError(f"{index} is corrupt: its weight_map names no files. Download it again.") from None
     lacking = [name for name in names if not (folder / name).is_file()]
     if lacking or not names:
         partial = _incomplete(folder)

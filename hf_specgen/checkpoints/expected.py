@@ -15,11 +15,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .headers import CheckpointError
+
 TABLE = Path(__file__).with_name("tensors.json")
 # Buffers that older versions saved; transformers drops them without a word.
 IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 
 TOKENS = re.compile(r"(^|\.)(embed_tokens|embed_in|wte|word_embeddings|tok_embeddings)\.weight$")
+OWN_HEAD_DIM = ("gemma", "gemma2", "gemma3_text", "qwen3")
+"""Families of the table whose head_dim, where the config does not say it, is a number and not hidden / heads."""
 EMBEDDING = re.compile(rf"{TOKENS.pattern}|(^|\.)(embed_positions|wpe)\.weight$")
 HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 
@@ -72,11 +76,34 @@ def compare(names: Collection[str], config: Mapping[str, Any], by_module: bool =
 
 
 def misfit(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> Misfit | None:
-    """Whether the config was made for another vocabulary: by the input embedding, for models in the table."""
-    family = _table().get(str(config.get("model_type")), {"tensors": ()})
-    name = next((name for name in family["tensors"] if TOKENS.search(name)), None)
-    shape, wanted = shapes.get(name), (config.get("vocab_size"), config.get("hidden_size", config.get("n_embd")))
-    return None if shape is None or None in wanted or shape == wanted else (name, shape, wanted)
+    """The first tensor whose shape is not the config's, for models in the table: the config is another model's."""
+    if str(config.get("model_type")) not in _table():
+        return None
+    wanted = {kind: shape for kind, shape in _shapes(config).items() if all(type(n) is int for n in shape)}
+    for name, shape in shapes.items():
+        kind = "embedding" if TOKENS.search(name) else name.removesuffix(".weight").rpartition(".")[2]
+        if kind in wanted and name.endswith(".weight") and shape != wanted[kind]:
+            return name, shape, wanted[kind]
+    return None
+
+
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """By the last part of a module's name; None in it where the config does not say."""
+    hidden, inner = config.get("hidden_size", config.get("n_embd")), config.get("intermediate_size")
+    heads, kv_heads, width = (config.get(k) for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    if width is None and hidden and type(heads) is int and heads and config["model_type"] not in OWN_HEAD_DIM:
+        width = hidden // heads
+    queries, keys = (n * width if n and width else None for n in (heads, kv_heads))
+    return {
+        "embedding": (config.get("vocab_size"), hidden),
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
 
 
 def model_class(config: Mapping[str, Any]):
@@ -113,6 +140,13 @@ def ask_transformers(folder: Path, config: Mapping[str, Any]) -> tuple[Differenc
             local_files_only=True,
             trust_remote_code=False,
         )
+    except ImportError:
+        raise
+    except Exception as error:  # whatever a config that does not fit, or that was edited, makes a model's code raise
+        cause = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"transformers cannot make {folder}'s model from its config: {type(error).__name__}: {cause}"
+        ) from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,17 +74,15 @@ def read_headers(files: Iterable[Path]) -> dict[str, Tensor]:
 def _read_header(file: Path) -> dict[str, Tensor]:
     """8 bytes: length of the header; the header, JSON; the tensors, at the offsets that the header names."""
     size = file.stat().st_size
+    refuse_pointer(file)
     with file.open("rb") as stream:
         start = stream.read(8)
-        if (start + stream.read(len(LFS_POINTER) - 8)) == LFS_POINTER:
-            raise CheckpointError(f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder.")
         length = int.from_bytes(start, "little")
         if len(start) < 8 or not 2 <= length <= LARGEST_HEADER:
             raise CheckpointError(
                 f"{file} is no safetensors file: it is {size} bytes long and its first 8 bytes name a header of "
                 f"{length} bytes. Download it again."
             )
-        stream.seek(8)
         raw = stream.read(length)
     if len(raw) < length:
         raise CheckpointError(
@@ -95,12 +93,13 @@ def _read_header(file: Path) -> dict[str, Tensor]:
         header = json.loads(raw)
         header.pop("__metadata__", None)
         tensors = {name: Tensor(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-        ends = [entry["data_offsets"][1] for entry in header.values()]
-        unknown = {tensor.dtype for tensor in tensors.values()} - DTYPES.keys()
-    except (ValueError, AttributeError, LookupError, TypeError):
+        places = {name: tuple(entry["data_offsets"]) for name, entry in header.items()}
+        require_known_dtypes(file, tensors)
+        ends = [_end(tensor, *places[name]) for name, tensor in tensors.items()]
+    except CheckpointError:
+        raise
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         raise CheckpointError(f"{file} is corrupt: its header is no safetensors header. Download it again.") from None
-    if unknown:
-        raise CheckpointError(f"{file} holds tensors of unknown dtype {', '.join(sorted(unknown))}.")
     whole = 8 + length + max(ends, default=0)
     if size < whole:
         raise CheckpointError(
@@ -109,3 +108,24 @@ def _read_header(file: Path) -> dict[str, Tensor]:
     if size > whole:
         raise CheckpointError(f"{file} is corrupt: {size} bytes, but its header ends at {whole}. Download it again.")
     return tensors
+
+
+def refuse_pointer(file: Path) -> None:
+    """Raises CheckpointError for what Git LFS leaves in place of a file."""
+    with file.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise CheckpointError(f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder.")
+
+
+def require_known_dtypes(where: Path | str, tensors: Mapping[str, Tensor]) -> None:
+    if unknown := {tensor.dtype for tensor in tensors.values()} - DTYPES.keys():
+        raise CheckpointError(f"{where} holds tensors of unknown dtype {', '.join(sorted(unknown))}.")
+
+
+def _end(tensor: Tensor, begin: int, end: int) -> int:
+    """Where a tensor ends; ValueError unless it takes as many bytes as its shape and dtype need."""
+    if any(type(number) is not int or number < 0 for number in (*tensor.shape, begin, end)):
+        raise ValueError
+    if tensor.elements * tensor.bits != 8 * (end - begin):
+        raise ValueError
+    return end

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .checkpoint import Tensor
+    from .headers import Tensor
 
 SMALL_FILES = (
     "config.json",
@@ -46,8 +46,11 @@ def folder_of(name: str | os.PathLike[str]) -> Path:
     Raises:
         FileNotFoundError: neither; the message says why.
     """
-    if os.path.isdir(name):
-        return Path(name)
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        return Path(path)
+    if os.path.isfile(path):
+        raise FileNotFoundError(f"{name} is a file: pass the folder that holds config.json and the tokenizer")
     repository, revision = split_name(name)
     from huggingface_hub import snapshot_download
 
@@ -71,7 +74,7 @@ def headers_of(name: str) -> dict[str, Tensor]:
     from huggingface_hub import get_safetensors_metadata
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
-    from .checkpoint import CheckpointError, Tensor
+    from .headers import CheckpointError, Tensor, require_known_dtypes
 
     with _fetching(name):
         try:
@@ -80,7 +83,9 @@ def headers_of(name: str) -> dict[str, Tensor]:
             raise FileNotFoundError(f"{name} holds no model.safetensors, whole or in parts") from None
         except SafetensorsParsingError as error:
             raise CheckpointError(f"{name} holds a broken safetensors file: {error}") from None
-    return {tensor: Tensor(info.dtype, tuple(info.shape)) for file in files for tensor, info in file.tensors.items()}
+    found = {tensor: Tensor(info.dtype, tuple(info.shape)) for file in files for tensor, info in file.tensors.items()}
+    require_known_dtypes(name, found)
+    return found
 
 
 def name_of(folder: str | os.PathLike[str]) -> str | None:

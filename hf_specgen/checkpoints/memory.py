@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .checkpoint import Checkpoint, Tensor
-from .config import text_facts
+from .config import HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, text_facts
 from .expected import EMBEDDING, HEAD, TOKENS
 
 Config = Mapping[str, Any]
@@ -178,7 +178,7 @@ def activation_bytes(
     MLP) with one position's logits, and a block's logits in float32, twice (raw and processed)."""
     facts = text_facts(config)
     hidden = _first(facts, *HIDDEN) or 0
-    inner = _first(facts, "intermediate_size", "n_inner", "ffn_dim", "d_ff") or 4 * hidden
+    inner = _first(facts, *INNER) or 4 * hidden
     inner = max(inner) if isinstance(inner, (list, tuple)) else inner  # one per layer
     vocabulary = facts.get("vocab_size") or 0
     prefill = batch_size * length * (4 * hidden + 3 * inner) * DTYPE_BYTES[dtype_name(dtype, config)]
@@ -224,12 +224,6 @@ def _active_experts(facts: Config) -> float:
 
 
 # ---- what a layer's cache holds -------------------------------------------------------------------------------------
-LAYERS = ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-HEADS += ("decoder_attention_heads", "num_decoder_attention_heads")
-KV_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
-HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "emb_dim")
-
 STATES = ("linear_attention", "conv", "mamba", "recurrent", "moe", "mlp")
 """Kinds of layers without keys and values."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -59,13 +59,19 @@ def command(
             pair = load_pair(target, draft, dtype=dtype, draft_quantization=draft_quantization)
             report = dataclasses.replace(report, measurement=_measured(pair, prompts, max_new_tokens, temperature))
     except (OSError, ValueError, ImportError) as error:  # a missing folder, a broken config: one line, no traceback
-        typer.echo(f"check-pair: {error}", err=True)
-        raise typer.Exit(2) from None
+        _give_up(str(error))
+    except Exception as error:  # the last resort of a command: 1 means refused, so no traceback may end with it
+        _give_up(f"could not be checked ({type(error).__name__}: {error})")
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2))
+        typer.echo(json.dumps(report.to_dict(), indent=2, allow_nan=False))
     else:
         _print(report)
     raise typer.Exit(EXIT_CODES.get(report.verdict, 0))
+
+
+def _give_up(why: str) -> NoReturn:
+    typer.echo(f"check-pair: {' '.join(why.split())}", err=True)
+    raise typer.Exit(2) from None
 
 
 def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float) -> Measurement:

@@ -36,7 +36,7 @@ def check_pair(
     draft_quantization: Any = None,
 ) -> PairReport:
     """Compare two loaded models, two model folders, or two Hub ids, of which configs, tokenizers and the headers of the
-    safetensors files are read, and no weights.
+    safetensors files are read, and no weights; or two tokenizers, by their ids alone.
 
     Without `tokenizer` / `assistant_tokenizer`, the files beside each checkpoint are used: in its folder, or in the
     local hub cache. For loaded models nothing is downloaded. `target_quantization` and `draft_quantization`, as in
@@ -96,7 +96,7 @@ def _judge(target: Side, draft: Side) -> tuple[PairReport, VocabularyMap | None]
         target_context=target.context,
         draft_context=draft.context,
     )
-    if wrong := (*_not_models(target, draft), *_cannot_go_back(target, draft)):
+    if wrong := (*_not_models(target, draft), *_cannot_go_back(target, draft), *_encoder_only_in_draft(target, draft)):
         return report("refused", wrong), None
 
     ours, no_ours = _read(target, "target")
@@ -171,6 +171,14 @@ def _cannot_go_back(target: Side, draft: Side) -> tuple[str, ...]:
         "several tokens at once. Use another model."
         for role, side in (("target", target), ("draft", draft))
         if side.model_type in CANNOT_GO_BACK
+    )
+
+
+def _encoder_only_in_draft(target: Side, draft: Side) -> tuple[str, ...]:
+    if not draft.encoder_decoder or target.encoder_decoder or target.model_type is None:
+        return ()
+    return (
+        f"The draft {draft.name} is an encoder-decoder and the target is not. Use a causal language model as draft.",
     )
 
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.config import read_json, text_facts
+from ..checkpoints.checkpoint import holds_weights
+from ..checkpoints.config import CONTEXTS, read_config, read_json, text_facts
+from ..checkpoints.hub import name_of
 from .heads import describe_adapter, describe_head
 from .tokenizers import FolderSource, TokenizerSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    ModelOrFolder = PreTrainedModel | str | os.PathLike[str]
-
-CONTEXTS = ("max_position_embeddings", "max_target_positions", "n_positions", "n_ctx", "max_seq_len")
+    ModelOrFolder = PreTrainedModel | PreTrainedTokenizerBase | str | os.PathLike[str]
+    """What stands for a side; a tokenizer alone says nothing but what its ids mean."""
 
 # Model types whose state cannot go back, or whose forward cannot check several tokens at once. Loaded models are asked
 # themselves (cache/probe.py); this spares a folder's user the loading. Kept by tests/architectures.
@@ -63,6 +64,7 @@ class Side:
     """Positions that the config promises; None where it names none."""
     rope: str | None = None
     """How positions beyond the trained ones are reached, e.g. "yarn × 4"; None for plain rotary or other positions."""
+    encoder_decoder: bool = False
 
     @classmethod
     def of(cls, model: ModelOrFolder, tokenizer: PreTrainedTokenizerBase | None = None) -> Side:
@@ -70,7 +72,10 @@ class Side:
         if isinstance(model, (str, os.PathLike)):
             return cls._of_folder(Path(model), source)
         if not hasattr(model, "config"):
-            raise TypeError(f"check_pair needs a transformers model or a model's folder, not {type(model).__name__}")
+            if not hasattr(model, "get_vocab"):
+                kind = type(model).__name__
+                raise TypeError(f"check_pair needs a transformers model, a model's folder or a tokenizer, not {kind}")
+            return cls(model.name_or_path or type(model).__name__, None, (), None, TokenizerSource.of(model))
         config, loaded_as = model.config, type(model).__name__
         text = config.get_text_config(decoder=True)
         name = getattr(config, "name_or_path", None) or loaded_as
@@ -85,6 +90,7 @@ class Side:
             eos=_ids(eos if eos is not None else getattr(config, "eos_token_id", None)),
             not_a_model=describe_head(name, lambda key: getattr(config, key, None), loaded_as),
             source=source or _source_beside(config),
+            encoder_decoder=bool(config.is_encoder_decoder),
             **_positions(fact),
         )
 
@@ -93,21 +99,29 @@ class Side:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} is not a local folder")
         name = str(folder)
-        adapter = folder / "adapter_config.json"
-        if not (folder / "config.json").exists():
-            if adapter.exists():
-                return cls(name, None, (), describe_adapter(name, read_json(adapter)), None)
+        adapter, whole = folder / "adapter_config.json", (folder / "config.json").exists()
+        # A snapshot of the Hub's small files lacks the weights that its repository holds.
+        if adapter.exists() and not (whole and (holds_weights(folder) or name_of(folder))):
+            return cls(name, None, (), describe_adapter(name, read_json(adapter)), None)
+        if not whole:
+            if any(folder.glob("*.gguf")):
+                raise FileNotFoundError(
+                    f"{folder} holds a GGUF file and no config.json, so it cannot be compared: put the "
+                    "original model's config.json and tokenizer files beside it. "
+                    'load_pair takes it as it is (draft_quantization="gguf").'
+                )
             raise FileNotFoundError(f"{folder} holds no config.json, so it is not a model's folder")
-        config = read_json(folder / "config.json")
-        generation = folder / "generation_config.json"
+        config = read_config(folder)
         facts = text_facts(config)
-        eos = (read_json(generation) if generation.exists() else {}).get("eos_token_id")
+        generation = "generation_config.json"
+        eos = (read_config(folder, generation) if (folder / generation).exists() else {}).get("eos_token_id")
         return cls(
             name=name,
             rows=facts.get("vocab_size"),
             eos=_ids(eos if eos is not None else facts.get("eos_token_id")),
             not_a_model=describe_head(name, config.get, loaded_as=None),
             source=source or FolderSource.of(folder),
+            encoder_decoder=bool(config.get("is_encoder_decoder")),
             **_positions(facts.get),
         )
 

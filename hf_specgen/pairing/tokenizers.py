@@ -68,6 +68,8 @@ class TokenizerSource:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenizerSource:
+        if not hasattr(tokenizer, "get_vocab"):
+            raise TypeError(f"Pass a transformers tokenizer, not {tokenizer!r}.")
         backend = getattr(tokenizer, "backend_tokenizer", None)
         told = tuple(_roles_of(tokenizer).values()), getattr(tokenizer, "chat_template", None)
         if backend is None:  # slow tokenizers know their length, and may raise on ids they do not know

@@ -100,3 +100,13 @@ finally:
     assert not {{"torch", "transformers"}} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folders)
+
+
+def test_an_error_that_nobody_foresaw_is_no_refusal(folders, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("of two\nlines")
+
+    monkeypatch.setattr("hf_specgen.pairing.check_pair", fail)
+    result = run(folders / "target", folders / "same")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == "check-pair: could not be checked (AssertionError: of two lines)\n"

@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from encoder_toys import FAMILIES, START, VOCAB, build, draft_of, written
+from laws import chi_square
 from toys import noisy, plain, prompts, row_alone, spec, tiny
 from transformers import (
     BartConfig,
@@ -18,7 +19,6 @@ from transformers import (
     ProphetNetConfig,
     ProphetNetForConditionalGeneration,
 )
-from verifiers.laws import chi_square
 
 import hf_specgen
 from hf_specgen import SpecUnsupportedError

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from pairing_toys import WORDS, make_model, make_tokenizer
+from transformers import T5Config, T5ForConditionalGeneration
 
 from hf_specgen.errors import SpecUnsupportedError
 from hf_specgen.pairing import check_pair, require_usable
@@ -154,3 +155,18 @@ def test_models_and_tokenizers_are_left_alone():
     before = [set(vars(thing)) for thing in (*models, *tokenizers, models[0].config)]
     check_pair(*models, tokenizer=tokenizers[0], assistant_tokenizer=tokenizers[1])
     assert [set(vars(thing)) for thing in (*models, *tokenizers, models[0].config)] == before
+
+
+def test_two_tokenizers_alone():
+    report = check_pair(make_tokenizer(), make_tokenizer(swapped(3, 4)))
+    assert (report.verdict, report.target_rows, report.mapped) == ("mappable", None, 64)
+    assert check_pair(make_tokenizer(), make_model()).verdict == "unknown"
+    with pytest.raises(TypeError, match="not 'words'"):
+        check_pair(make_model(), make_model(), tokenizer="words")
+
+
+def test_an_encoder_decoder_cannot_draft_for_a_decoder():
+    config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    report = check_pair(make_model(), T5ForConditionalGeneration(config))
+    assert report.verdict == "refused" and "is an encoder-decoder and the target is not" in report.reasons[0]
+    assert check_pair(T5ForConditionalGeneration(config), make_model()).usable
