@@ -7,7 +7,9 @@ import typer
 
 from . import check_pair, demo, plan, quantize, recommend
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 
 
 def _version(asked: bool) -> None:

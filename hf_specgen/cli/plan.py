@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def command(
-    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
-    draft: Annotated[str, typer.Argument(help="Folder or Hub id of the draft model.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="Folder, GGUF file or Hub id of the target model.", show_default=False)],
+    draft: Annotated[str, typer.Argument(help="Folder, GGUF file or Hub id of the draft model.", show_default=False)],
     gpus: Annotated[
         str,
         typer.Option(help='Like "4x80GB" or "2x24GB,1x80GB". Without it and --cpu: this machine.', show_default=False),
@@ -78,4 +78,4 @@ def _print(plan: Plan) -> None:
         table.add_row(*row)
     text = Text(plan.summary())
     text.highlight_regex(r"^fits.*", "bold green" if plan.fits else "bold yellow")
-    console.print(table, "GB of 10⁹ bytes", text, sep="\n")
+    console.print(table, "1 GB is 10⁹ bytes", text, sep="\n")

@@ -163,7 +163,8 @@ class Measurement:
             how = "free-running: drafting against each answer with every K"
         draft_step = None if self.draft_step_seconds is None else 1000 * self.draft_step_seconds
         lines = [
-            f"measured {self.prompts} prompts of {low} to {high} tokens, {self.new_tokens} new tokens, {kind}",
+            f"measured {self.prompts} prompt{'s' if self.prompts > 1 else ''} "
+            f"of {low} to {high} tokens, {self.new_tokens} new tokens, {kind}",
             f"step     target {1000 * self.target_step_seconds:.1f} ms, draft {_show(draft_step, '.1f')} ms: "
             f"cost ratio {_show(self.cost_ratio, '.2f')}",
             f"prefill  target {1000 * self.target_prefill_seconds:.0f} ms, "

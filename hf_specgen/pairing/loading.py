@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .arguments import check_defaults, check_sizes, checked_dtype, checked_kwargs
+from .origin import Origin
+from .places import check_device_map, check_max_memory, device_at, devices_of, has_accelerator, head_place
 from .report import PairReport, require_usable
-from .source import Source
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..quantization import Quantization
     from .sides import ModelOrFolder
-
-UNNAMED = ("auto", "balanced", "balanced_low_0", "sequential", "disk")  # in a device_map; accelerate names the devices
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,105 +96,86 @@ def load_pair(
     from .check import check_pair
 
     defaults = {"spec_strategy": "rejection", **defaults}
-    _check_defaults(defaults)
-    target_kwargs, draft_kwargs = dict(target_kwargs or {}), dict(draft_kwargs or {})
-    ours, theirs = Source(target, target_quantization), Source(draft, draft_quantization)
+    check_defaults(defaults)
+    check_sizes(batch_size, length, reserve)
+    check_device_map(device_map)
+    device_at(draft_device, "draft_device")
+    if max_memory is not None:
+        if device_map != "auto":
+            raise ValueError(f'max_memory= is for device_map="auto", not for {device_map!r}: pass one of the two.')
+        check_max_memory(max_memory)
+    asked = {"device_map": device_map != "auto", "max_memory": max_memory is not None}
+    asked_of_draft = {"draft_device": draft_device is not None}
+    for name, given, useless in (("target", target, asked), ("draft", draft, asked_of_draft)):
+        kwargs = target_kwargs if name == "target" else draft_kwargs
+        useless = [argument for argument, here in {**useless, f"{name}_kwargs": bool(kwargs)}.items() if here]
+        if useless and not isinstance(given, (str, os.PathLike)):
+            raise ValueError(f"The {name} is loaded already, so {useless[0]}= would do nothing: leave it out.")
+    target_kwargs = checked_kwargs("target_kwargs", target_kwargs)
+    draft_kwargs = checked_kwargs("draft_kwargs", draft_kwargs)
+    dtype = checked_dtype(dtype)
+
+    ours, theirs = Origin("target", target, target_quantization), Origin("draft", draft, draft_quantization)
     tokenizers = {"tokenizer": ours.tokenizer, "assistant_tokenizer": theirs.tokenizer}
     quantizations = {"target_quantization": target_quantization, "draft_quantization": draft_quantization}
     report = require_usable(check_pair(ours.checked, theirs.checked, **tokenizers, **quantizations))
     for side in (ours, theirs):
         side.check_weights(allow_pickle)
+    gc.collect()  # a target that was enabled holds itself: one dropped a moment ago is still in memory
     by_itself = ours.model is not None or target_kwargs.keys() & {"distributed_config", "tp_plan", "tp_size"}
-    if by_itself or (device_map == "auto" and max_memory is None and not _has_accelerator()):
+    if by_itself:
         device_map = None
-    elif device_map == "auto" and theirs.model is not None:  # what is free now is without the draft
-        target_kwargs["max_memory"] = max_memory and dict(max_memory)
     elif device_map == "auto":
-        from ..planning.plan import plan_pair
-
-        plan = plan_pair(
-            ours.facts,
-            theirs.facts,
-            devices=max_memory,
-            **quantizations,
-            draft_device=draft_device,
-            batch_size=batch_size,
-            length=length,
-            reserve=reserve,
-            dtype=dtype,
-        )
-        device_map, draft_device = plan.device_map, plan.draft_device
-    ours.backend.check(_devices(device_map))
-    theirs.backend.check([_device(draft_device) or _head_place(ours.model, device_map)])
+        sizes = {"batch_size": batch_size, "length": length, "reserve": reserve, "dtype": dtype, **quantizations}
+        remote = target_kwargs["trust_remote_code"] or draft_kwargs["trust_remote_code"]
+        device_map, draft_device = _planned(ours, theirs, max_memory, draft_device, remote, **sizes)
+    home = device_at(draft_device, "draft_device")
+    ours.backend.check(devices_of(device_map))
+    theirs.backend.check([home or head_place(ours.model, device_map)])
+    for side in (ours, theirs):
+        side.backend.dtype(dtype, head_place(ours.model, device_map))
+    tokenizer = ours.tokenizer or ours.read_tokenizer(target_kwargs["trust_remote_code"])
+    speculative = {**defaults, "tokenizer": tokenizer}
+    if theirs.tokenizer is not None or report.verdict in ("mappable", "cross-vocabulary"):
+        read = theirs.tokenizer or theirs.read_tokenizer(draft_kwargs["trust_remote_code"])
+        speculative["assistant_tokenizer"] = read
 
     models: list[PreTrainedModel] = []
     try:
-        models.append(ours.load(device_map, _head_place(ours.model, device_map), dtype, **target_kwargs))
-        home = _device(draft_device) or _head_place(models[0], None)
+        models.append(ours.load(device_map, head_place(ours.model, device_map), dtype, **target_kwargs))
+        home = home or head_place(models[0], None)
         models.append(theirs.load({"": home}, home, dtype, draft=True, **draft_kwargs))
-        tokenizer = ours.tokenizer or ours.read_tokenizer()
-        speculative = {**defaults, "assistant_model": models[1], "tokenizer": tokenizer}
-        if theirs.tokenizer is not None or report.verdict in ("mappable", "cross-vocabulary"):
-            speculative["assistant_tokenizer"] = theirs.tokenizer or theirs.read_tokenizer()
-        enable(models[0], **speculative)
+        enable(models[0], assistant_model=models[1], **speculative)
     except BaseException as error:
         models.clear()
         _forget(error)
         raise
-    loaded_as = (str(ours.backend), str(theirs.backend))
+    loaded_as = tuple(side.loaded_as(model) for side, model in zip((ours, theirs), models, strict=True))
     return Pair(*models, tokenizer, speculative.get("assistant_tokenizer"), report, loaded_as)
 
 
-def _check_defaults(defaults: dict[str, Any]) -> None:
-    """Wrong names and values are told before anything is loaded."""
-    from hf_specgen.config import take_settings
+def _planned(ours: Origin, theirs: Origin, max_memory: Any, draft_device: Any, remote: bool, **sizes: Any) -> tuple:
+    """(device_map, draft_device). Without accelerators all is loaded as it comes, if the memory is enough.
 
-    left = dict(defaults)
-    take_settings(left)
-    if left:
-        raise TypeError(f"load_pair() got {sorted(left)}, which are no arguments of its own, nor speculative ones.")
+    Raises:
+        ValueError: no room, or no plan to be had.
+    """
+    from ..planning.plan import SpecMemoryError, plan_pair
 
-
-def _has_accelerator() -> bool:
-    import torch
-
-    return torch.accelerator.is_available()
-
-
-def _device(place: Any) -> torch.device | None:
-    """Raises ValueError for a device that this machine lacks."""
-    import torch
-
-    if place is None:
-        return None
-    device = torch.device(place)
-    here = torch.accelerator.current_accelerator() if _has_accelerator() else None
-    if device.type != "cpu" and (here is None or device.type != here.type):
-        raise ValueError(f"{device} is not on this machine{'' if here is None else f', which has {here.type}'}.")
-    return device
-
-
-def _devices(device_map: str | dict[str, Any] | None) -> list[torch.device]:
-    """Where a map computes. What is on the disk is brought to the first device."""
-    import torch
-
-    if device_map is None:
-        return [torch.device("cpu")]
-    first = torch.accelerator.current_accelerator() if _has_accelerator() else torch.device("cpu")
-    places = dict.fromkeys(device_map.values() if isinstance(device_map, dict) else [device_map])
-    return [first if place in UNNAMED else _device(place) for place in places]
-
-
-def _head_place(model: PreTrainedModel | None, device_map: dict[str, Any] | None) -> torch.device:
-    """The device on which the head of a model computes; before the model is loaded, by its map, whose last it is."""
-    import torch
-
-    if model is None:
-        return _devices({"": [*device_map.values()][-1]} if isinstance(device_map, dict) else device_map)[0]
-    head = model.get_output_embeddings()
-    if head.weight.device.type == "meta":  # offloaded: its hook brings it where it computes
-        return torch.device(head._hf_hook.execution_device)
-    return head.weight.device
+    alone = max_memory is None and not has_accelerator()
+    try:
+        plan = plan_pair(ours.facts, theirs.facts, devices=max_memory, draft_device=draft_device, **sizes)
+    except SpecMemoryError:
+        raise
+    except (ImportError, ValueError) as error:
+        if alone:  # sizes that are not known are no reason to refuse
+            return None, draft_device
+        if remote:
+            raise ValueError(f"A model with code of its own cannot be planned: pass device_map=. ({error})") from error
+        raise
+    if alone:
+        return None, draft_device
+    return plan.device_map, None if theirs.model is not None else plan.draft_device
 
 
 def _forget(error: BaseException) -> None:

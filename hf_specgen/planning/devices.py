@@ -14,10 +14,12 @@ UNITS |= {f"{unit}i": 2 ** (10 * power) for power, unit in enumerate("KMGT", sta
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes: 5, "80GB" (10⁹), "80GiB" (2³⁰). A small b would be bits, and is refused."""
-    if isinstance(size, int):
+    """Bytes: 5, "5", "80GB" (10⁹), "80GiB" (2³⁰). A small b would be bits, and is refused."""
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?)B\s*", size)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?)B\s*|\s*(\d+)\s*", size) if isinstance(size, str) else None
+    if found is not None and found[3]:
+        return int(found[3])
     if found is None or found[2] not in UNITS:
         raise ValueError(f'{size!r} is no size: write bytes as a number, or like "80GB" (10⁹ bytes) or "80GiB" (2³⁰).')
     return int(float(found[1]) * UNITS[found[2]])
@@ -54,6 +56,8 @@ def memory_of(devices: Mapping[Any, int | str] | None) -> dict[Device, int]:
         from accelerate.utils import get_max_memory
 
         devices = get_max_memory()
+    if not isinstance(devices, Mapping):
+        raise ValueError(f'Memory is given by device, like {{0: "24GB", "cpu": "64GB"}}, not as {devices!r}.')
     found = {device_key(device): parse_size(size) for device, size in devices.items()}
     if not found.keys() - {"disk"}:
         raise ValueError(f"No device can compute among {list(devices)}: name accelerators by number, or 'cpu'.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..checkpoints.memory import activation_bytes
 from .devices import Device
-from .skeleton import KV, Skeleton, device_of
+from .skeleton import KV, Loaded, Skeleton, device_of
 
 OFFLOADED = ("cpu", "disk")
 """Where a target's modules wait while there is something better to compute on."""
@@ -48,7 +48,7 @@ class DeviceUse:
 class Placing:
     """One target, one draft, and the memory of the devices."""
 
-    def __init__(self, target: Skeleton, draft: Skeleton, memory: dict[Device, int], reserve: int):
+    def __init__(self, target: Skeleton, draft: Skeleton | Loaded, memory: dict[Device, int], reserve: int):
         self.target, self.draft, self.memory, self.reserve = target, draft, memory, reserve
         self.need = draft.weights + draft.kv
         self.computing = [device for device in memory if device not in OFFLOADED] or ["cpu"]
@@ -73,8 +73,7 @@ class Placing:
             raise self.too_small(candidates, "the target fits without the draft, and shall not spill because of it")
         if (spilled := self.offloaded(candidates)) is not None:
             return spilled
-        waiting = f", and {' and '.join(map(str, self.waiting))} cannot take the rest" if self.waiting else ""
-        raise self.too_small(candidates, f"the target does not fit even without the draft{waiting}")
+        raise self.too_small(candidates, f"the target does not fit even without the draft{self.no_offloading()}")
 
     def budgets(self, draft_device: Device | None, more: Mapping[Device, int] | None = None) -> dict[Device, int]:
         """Per device, what is left to the target; negative where the draft does not fit. `more`: imagined memory."""
@@ -125,6 +124,15 @@ class Placing:
             counted = needed
         return None
 
+    def no_offloading(self) -> str:
+        """Why what waits does not help."""
+        waiting = " and ".join(map(str, self.waiting))
+        if not self.waiting:
+            return ""
+        if "disk" in self.memory or sum(self.memory[device] for device in self.waiting) >= self.target.weights:
+            return f", and beside {waiting} too little room computes: for the draft, the caches and the largest layer"
+        return f", and {waiting} cannot take the rest"
+
     def spread(self, device_map: Mapping[str, Device]) -> dict[Device, tuple[int, int]]:
         """Weights and KV cache of the target's modules on each device of a map; (0, 0) for other devices."""
         found: dict[Device, tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -166,12 +174,12 @@ class Placing:
         if head != draft_device and head in self.computing:
             notes.append(f"The draft is on {draft_device}, the target's head on {head}: logits cross over every round.")
         if away := self.weights_away(device_map):
-            notes.append(f"{gigabytes(away)} GB of the target are offloaded: every forward brings them back.")
+            notes.append(f"{readable(away)} of the target are offloaded: every forward brings them back.")
         wide = max(activation_bytes(s.facts, batch_size, length, dtype=s.dtype) for s in (self.target, self.draft))
         if wide > self.reserve:
             notes.append(
-                f"A prefill of {batch_size} × {length} tokens takes about {gigabytes(wide)} GB beside all this; "
-                f"the reserve is {gigabytes(self.reserve)} GB: raise it, or pass prefill_chunk_size= to generate()."
+                f"A prefill of {batch_size} × {length} tokens takes about {readable(wide)} beside all this; "
+                f"the reserve is {readable(self.reserve)}: raise it, or pass prefill_chunk_size= to generate()."
             )
         return tuple(notes)
 
@@ -190,21 +198,25 @@ class Placing:
             missing.append(self.need + (self.reserve if at in self.computing else 0) - self.memory[at])
             why += "; the target may lack more"
         least = min(missing)
-        sizes = [f"{name} {gigabytes(x.weights)} GB and its KV cache {gigabytes(x.kv)} GB" for name, x in self.models()]
-        given = ", ".join(f"{device}: {gigabytes(limit)} GB" for device, limit in self.memory.items())
+        sizes = [f"{name} {readable(x.weights)} and its KV cache {readable(x.kv)}" for name, x in self.models()]
+        given = ", ".join(f"{device}: {readable(limit)}" for device, limit in self.memory.items())
         advice = "Quantize a model, lower length, batch_size or reserve, or name another draft_device"
         if "cpu" not in self.memory:
             advice += ', or give "cpu" memory to offload a part of the target to'
         return SpecMemoryError(
-            f"{gigabytes(least)} GB ({least} bytes) are missing on device {at}: {why}. Needed: {', '.join(sizes)}, and "
-            f"a reserve of {gigabytes(self.reserve)} GB per computing device. Given: {given}. {advice}.",
+            f"{readable(least)} ({least} bytes) are missing on device {at}: {why}. Needed: {', '.join(sizes)}, and "
+            f"a reserve of {readable(self.reserve)} per computing device. Given: {given}. {advice}.",
             least,
             at,
         )
 
-    def models(self) -> tuple[tuple[str, Skeleton], ...]:
+    def models(self) -> tuple[tuple[str, Skeleton | Loaded], ...]:
         return ("target", self.target), ("draft", self.draft)
 
 
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f}"
+def readable(count: int) -> str:
+    """Bytes as "1.23 GB" (10⁹), "1.23 MB" below 10 MB, "1.23 KB" below 10 KB."""
+    for unit, name, least in ((10**9, "GB", 10**7), (10**6, "MB", 10**4)):
+        if abs(count) >= least:
+            return f"{count / unit:.2f} {name}"
+    return f"{count / 1000:.2f} KB" if count else "0 GB"

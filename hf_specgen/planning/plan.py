@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
-from ..checkpoints.config import read_json
+from ..checkpoints.config import read_config
 from ..checkpoints.memory import weight_format
 from .devices import Device, device_key, memory_of, parse_devices, parse_size
-from .placing import DeviceUse, Placing, SpecMemoryError, gigabytes
+from .placing import DeviceUse, Placing, SpecMemoryError, readable
 
 __all__ = ["DeviceUse", "Plan", "SpecMemoryError", "parse_devices", "plan_pair"]
 
@@ -59,11 +59,11 @@ class Plan:
         return "\n".join(lines)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table, header first, in GB."""
+        """The table, header first."""
         names = [field.name for field in dataclasses.fields(DeviceUse) if field.name != "limit"]
         head = ("device", *(name.replace("_", " ") for name in names), "free", "of")
         body = [
-            (str(d), *(gigabytes(getattr(use, name)) for name in (*names, "free", "limit")))
+            (str(d), *(readable(getattr(use, name)) for name in (*names, "free", "limit")))
             for d, use in self.devices.items()
         ]
         return [head, *body]
@@ -72,7 +72,7 @@ class Plan:
         rows = self.rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([*table, "(GB of 10⁹ bytes)", self.summary()])
+        return "\n".join([*table, "(1 GB is 10⁹ bytes)", self.summary()])
 
 
 def plan_pair(
@@ -94,7 +94,8 @@ def plan_pair(
     "disk", are for offloading a target that is too large even without a draft; "disk" only where `devices` names it.
 
     Args:
-        target, draft: folders, Hub ids, or (config, Checkpoint): a transformers config or the content of config.json.
+        target, draft: folders, GGUF files, Hub ids, or (config, Checkpoint): a transformers config or the content of
+            config.json. A draft may also be a model: it stays where it is, and only its KV cache is counted.
         devices: bytes by device, as accelerate's `max_memory`; None: what is free on this machine now.
         target_quantization, draft_quantization: what they will be quantized to when they are loaded, a name or a
             config (see `weight_format`). The draft's head is taken to be quantized too.
@@ -109,15 +110,19 @@ def plan_pair(
     """
     if importlib.util.find_spec("accelerate") is None:
         raise ImportError('Planning needs accelerate: pip install "hf-specgen[accelerate]"')
-    from .skeleton import Skeleton
+    from .skeleton import Loaded, Skeleton
 
-    size = {"dtype": dtype, "batch_size": batch_size, "length": length}
+    size = {"batch_size": batch_size, "length": length}
+    here = Loaded.of(draft, **size) if hasattr(draft, "generate") else None
+    ours, theirs = weight_format(target_quantization), weight_format(draft_quantization, head=True)
     placing = Placing(
-        target=Skeleton(*_facts_of(target), form=weight_format(target_quantization), **size),
-        draft=Skeleton(*_facts_of(draft), form=weight_format(draft_quantization, head=True), **size),
+        target=Skeleton(*_facts_of(target, target_quantization, dtype), form=ours, **size),
+        draft=here or Skeleton(*_facts_of(draft, draft_quantization, dtype), form=theirs, **size),
         memory=memory_of(devices),
         reserve=parse_size(reserve),
     )
+    if here is not None:
+        draft_device = here.device
     wanted = None if draft_device is None else device_key(draft_device)
     if wanted is not None and (wanted == "disk" or wanted not in placing.memory):
         raise ValueError(f"draft_device={draft_device!r} is not among the devices {list(placing.memory)}.")
@@ -127,22 +132,32 @@ def plan_pair(
     return Plan(device_map, place, placing.uses(place, device_map), spilled, batch_size, length, notes)
 
 
-def _facts_of(model: Any) -> tuple[Any, Checkpoint]:
-    """The transformers config and the checkpoint's facts."""
+def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoint, Any]:
+    """The transformers config, the checkpoint's facts, and the dtype that it would be loaded in."""
+    import torch
     from transformers import AutoConfig
 
+    from ..quantization import backend_of
+    from ..quantization.gguf import SUFFIX, config_of
+
+    cpu = torch.device("cpu")
     if not isinstance(model, (str, os.PathLike)):
         config, checkpoint = model
-        return AutoConfig.for_model(**config) if isinstance(config, Mapping) else config, checkpoint
+        return AutoConfig.for_model(**config) if isinstance(config, Mapping) else config, checkpoint, dtype
     from ..checkpoints.hub import folder_of, headers_of
 
+    path = Path(model).expanduser()
+    if path.suffix == SUFFIX and path.is_file():
+        dtype = backend_of(quantization, path).dtype(dtype, cpu)
+        return config_of(path), Checkpoint({}, path.stat().st_size, gguf=path.name), dtype
     folder = folder_of(model)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} holds no config.json, so it is not a model's folder")
-    told = read_json(folder / "config.json")
-    local = Path(model).is_dir()
+    told = read_config(folder)
+    local = path.is_dir()
     checkpoint = read_checkpoint(folder, told) if local else Checkpoint.of(headers_of(str(model)), told)
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), checkpoint
+    dtype = backend_of(quantization, folder).dtype(dtype, cpu)
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), checkpoint, dtype
 
 
 def _ranges(device_map: Mapping[str, Device]) -> list[tuple[str, Device]]:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,8 +41,8 @@ class Skeleton:
         self,
         config: PreTrainedConfig,
         checkpoint: Checkpoint,
-        *,
         dtype: Any,
+        *,
         form: WeightFormat | None,
         batch_size: int,
         length: int,
@@ -97,6 +98,24 @@ class Skeleton:
         if "disk" in found.values():
             return None
         return {name: numbered[number] for name, number in found.items()}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is in memory already: of it, only the KV cache is to come."""
+
+    facts: Mapping[str, Any]
+    dtype: str
+    kv: int
+    device: torch.device
+    weights: int = 0
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, batch_size: int, length: int) -> Loaded:
+        facts = model.config.to_dict()
+        dtype = dtype_name(model.dtype, facts)
+        kv = sum(kv_bytes_by_layer(facts, batch_size, length, dtype))
+        return cls(facts, dtype, kv, model.get_input_embeddings().weight.device)
 
 
 def device_of(name: str, device_map: Mapping[str, Device]) -> Device | None:

@@ -10,6 +10,7 @@ from .base import Backend, dense_head, replace_head
 
 class Awq(Backend):
     name = "awq"
+    quantizes = True
     packages = ("gptqmodel>=7.6.0", "accelerate>=1.10")
     devices = frozenset({"cpu", "cuda", "xpu"})
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hf_specgen.errors import SpecUnsupportedError
 
+from .loaded import warn_of_dense_layers
+
 if TYPE_CHECKING:
     import os
 
@@ -27,6 +29,8 @@ class Backend:
     name: str = "dense"
     packages: tuple[str, ...] = ()
     """Requirements, as pip writes them."""
+    quantizes = False
+    """Whether its layers are quantized in memory."""
     devices: frozenset[str] | None = None
     """Types of devices that it runs on; None for all."""
 
@@ -54,7 +58,11 @@ class Backend:
                 )
 
     def dtype(self, asked: Dtype, device: torch.device) -> Dtype:
-        """What to load what is not quantized in; "auto" is the checkpoint's own."""
+        """What to load what is not quantized in; "auto" is the checkpoint's own.
+
+        Raises:
+            ValueError: one that the back end does not do.
+        """
         return asked
 
     def config(self, model: PreTrainedConfig, dtype: Dtype, device: torch.device, draft: bool) -> Any:
@@ -65,7 +73,7 @@ class Backend:
         """
         return None
 
-    def source(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
+    def source_kwargs(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """The arguments of `from_pretrained` that say what to read."""
         return {"pretrained_model_name_or_path": str(folder)}
 
@@ -97,11 +105,12 @@ class Backend:
 
         Args:
             device: where most of it will be; decides the dtype. `draft`: its head is quantized too.
-            kwargs: for `from_pretrained`.
+            kwargs: for `from_pretrained`. Code from the checkpoint runs only with `trust_remote_code=True`.
         """
         from transformers import AutoConfig
 
-        dtype, source = self.dtype(dtype, device), self.source(folder)
+        dtype, source = self.dtype(dtype, device), self.source_kwargs(folder)
+        kwargs.setdefault("trust_remote_code", False)  # else transformers asks at the terminal
         known = {name: kwargs[name] for name in ("revision", "trust_remote_code") if name in kwargs}
         config = AutoConfig.from_pretrained(**source, **known)
         quantization = None if self.saved else self.config(config, dtype, device, draft)
@@ -112,7 +121,15 @@ class Backend:
         if draft:
             self.quantize_head(model)
         self.mend(model)
+        if self.quantizes:
+            warn_of_dense_layers(model, self.name)
         return model
+
+
+def refuse_float64(name: str, asked: Dtype) -> None:
+    """Raises ValueError: no kernel of four bits, nor of torchao, has this dtype."""
+    if str(asked).removeprefix("torch.") == "float64":
+        raise ValueError(f"{name} does not work in float64. Choose bfloat16, float16 or float32 (dtype=).")
 
 
 def installed(requirement: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .base import Backend, dense_head, replace_head
+from .base import Backend, dense_head, refuse_float64, replace_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -20,6 +20,7 @@ ROWS, BLOCK = 32, 64  # the CPU's kernel wants a multiple of 32 outputs, and who
 
 
 class BitsAndBytes(Backend):
+    quantizes = True
     packages = ("bitsandbytes>=0.48", "accelerate>=1.10")
     devices = frozenset({"cpu", "cuda", "xpu", "hpu"})
 
@@ -46,6 +47,10 @@ class FourBit(BitsAndBytes):
     def __init__(self, name: str, saved: bool = False):
         super().__init__(saved)
         self.name = name
+
+    def dtype(self, asked, device):
+        refuse_float64(self.name, asked)
+        return asked
 
     def config(self, model, dtype, device, draft):
         from transformers import BitsAndBytesConfig

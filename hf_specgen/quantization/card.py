@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from .writing import IN_AWQ_FORMAT, METHODS
+from .writing import METHODS
 
 if TYPE_CHECKING:
     from .writing import Written
@@ -18,7 +19,8 @@ def card(written: Written) -> str:
     name, base = written.folder.name, written.source.name
     group = written.quantization.get("group_size")
     method = METHODS[written.method] + (f"; groups of {group} weights" if group else "")
-    if written.method in IN_AWQ_FORMAT:
+    same = f"same best token at {written.same_choice:.0%} of {written.positions} positions"
+    if written.method == "awq":
         head = (
             "stored as it was; loaded by hf-specgen on a CPU, it is rounded to 4-bit integers "
             f"(`{written.head}`), elsewhere it stays dense"
@@ -42,7 +44,7 @@ tags: [speculative-decoding, draft, quantized]
 | method | {method} |
 | head | {head} |
 | weights on disk | {written.bytes_after / 1e6:.1f} MB, before {written.bytes_before / 1e6:.1f} MB |
-| nearness | cosine of the logits {written.likeness:.3f}, same best token at {written.same_choice:.0%} of 64 positions |
+| nearness | cosine of the logits {written.likeness:.3f}, {same} |
 | made with | {", ".join(_versions())} |
 | command | `{command(written)}` |
 
@@ -59,8 +61,10 @@ draft where it is to run.
 
 
 def command(written: Written) -> str:
-    group = f" --group-size {written.quantization['group_size']}" if written.method in IN_AWQ_FORMAT else ""
-    return f"hf-specgen quantize {written.source.name} --to {written.method}{group} --out {written.folder.name}"
+    group = f" --group-size {written.quantization['group_size']}" if written.method == "awq" else ""
+    text = "" if written.calibration is None else f" --calibration {shlex.quote(written.calibration.name)}"
+    source, out = shlex.quote(written.source.name), shlex.quote(written.folder.name)
+    return f"hf-specgen quantize {source} --to {written.method}{group}{text} --out {out}"
 
 
 def _versions() -> list[str]:

@@ -9,4 +9,5 @@ from .base import Backend
 
 class CompressedTensors(Backend):
     name = "compressed-tensors"
+    quantizes = True
     packages = ("compressed-tensors>=0.15,<0.18", "accelerate>=1.10")

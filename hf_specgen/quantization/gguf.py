@@ -19,7 +19,7 @@ class Gguf(Backend):
 
         return torch.bfloat16 if asked == "auto" else asked
 
-    def source(self, folder):
+    def source_kwargs(self, folder):
         file = file_of(folder)
         return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
 
@@ -43,14 +43,27 @@ def file_of(path) -> Path:
     return found[0]
 
 
+def config_of(file: Path):
+    """The transformers config of a GGUF file: config.json beside it, or what the file itself says."""
+    from transformers import AutoConfig
+
+    if (file.parent / "config.json").is_file():
+        return AutoConfig.from_pretrained(file.parent, local_files_only=True, trust_remote_code=False)
+    Gguf().check()
+    return AutoConfig.from_pretrained(**_arguments(file))
+
+
 def meta_model(file: Path):
     """(model without weights, tokenizer) of a GGUF file that comes alone, for the pair check."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    arguments = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
-    config = AutoConfig.from_pretrained(**arguments)
+    config = config_of(file)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     model.config.name_or_path = str(file)
-    return model, AutoTokenizer.from_pretrained(**arguments)
+    return model, AutoTokenizer.from_pretrained(**_arguments(file))
+
+
+def _arguments(file: Path) -> dict:
+    return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hf_specgen.errors import SpecUnsupportedError
+
 from .base import Backend
 
 if TYPE_CHECKING:
@@ -24,16 +26,21 @@ class Given(Backend):
         pre_quantized: bool = True,
     ):
         super().__init__(saved)
+        self.quantizes = method_of(config) != "gguf"
         self._pre_quantized = pre_quantized
         self._config, self._like = config, like or Backend()
-        self.name, self.packages, self.devices = method_of(config), self._like.packages, self._like.devices
+        self.name = method_of(config) if like is None else like.name
+        self.packages, self.devices = self._like.packages, self._like.devices
 
     def check(self, devices=()):
         from transformers.quantizers import AutoHfQuantizer
 
         super().check(devices)
-        quantizer = AutoHfQuantizer.from_config(self._config, pre_quantized=self._pre_quantized)
-        quantizer.validate_environment(device_map=None, weights_only=True)
+        try:
+            quantizer = AutoHfQuantizer.from_config(self._config, pre_quantized=self._pre_quantized)
+            quantizer.validate_environment(device_map=None, weights_only=True)
+        except (RuntimeError, ValueError) as error:
+            raise SpecUnsupportedError(f"{self.name} does not run here: {error}") from error
 
     def dtype(self, asked, device):
         return self._like.dtype(asked, device) if asked == "auto" else asked

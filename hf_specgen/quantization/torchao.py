@@ -6,11 +6,14 @@ stays as it is. All tensors report the size of their dense form (`get_memory_foo
 
 from __future__ import annotations
 
-from .base import Backend, dense_head, replace_head
-from .int4_linear import GROUPS, group_of
+from ..checkpoints.expected import model_class
+from .base import Backend, dense_head, refuse_float64, replace_head
+from .int4_linear import GROUPS, ROWS, group_of
 
 
 class TorchAo(Backend):
+    name = "torchao"
+    quantizes = True
     packages = ("torchao>=0.18", "accelerate>=1.10")
     devices = frozenset({"cpu", "cuda", "xpu"})
 
@@ -18,12 +21,14 @@ class TorchAo(Backend):
         """torchao's config for layers with these numbers of inputs."""
         raise NotImplementedError
 
+    def dtype(self, asked, device):
+        refuse_float64(self.name, asked)
+        return asked
+
     def config(self, model, dtype, device, draft):
         from transformers import TorchAoConfig
 
-        text = model.get_text_config(decoder=True)
-        names = ("hidden_size", "intermediate_size", "d_model", "d_ff")
-        return TorchAoConfig(self._recipe(device, *(n for name in names if (n := getattr(text, name, None)))))
+        return TorchAoConfig(self._recipe(device))
 
     def quantize_head(self, model):
         import torch
@@ -56,7 +61,23 @@ class Int4(TorchAo):
     def dtype(self, asked, device):
         import torch
 
+        refuse_float64(self.name, asked)
         return torch.bfloat16  # the only one that its kernels are fast in
+
+    def config(self, model, dtype, device, draft):
+        """Layers of which group or kernel do not divide the sizes stay dense: they would not load."""
+        from transformers import TorchAoConfig
+
+        layers = _layers(model)
+        group = group_of(*(layer.in_features for layer in layers.values())) or GROUPS[-1]
+        unfit = [n for n, layer in layers.items() if layer.in_features % group or layer.out_features % ROWS]
+        # With a list of our own, transformers does not leave the head out by itself.
+        return TorchAoConfig(self._recipe(device, group), modules_to_not_convert=[*unfit, "lm_head"] if unfit else None)
+
+    def quantize_head(self, model):
+        head = dense_head(model)
+        if head is not None and group_of(head.in_features) and not head.out_features % ROWS:
+            super().quantize_head(model)
 
     def _recipe(self, device, *inputs):
         group = group_of(*inputs) or GROUPS[-1]
@@ -67,3 +88,21 @@ class Int4(TorchAo):
         from torchao.quantization import Int4WeightOnlyConfig
 
         return Int4WeightOnlyConfig(group_size=group, int4_packing_format="tile_packed_to_4d")
+
+
+def of_checkpoint(config: dict) -> TorchAo:
+    """The back end of a saved checkpoint or a config, from its `quantization_config`."""
+    kind = str(config.get("quant_type")).lower()
+    return Int4() if "int4" in kind else Int8() if "int8weightonly" in kind else TorchAo()
+
+
+def _layers(config) -> dict:
+    """The Linear layers of the model that a config describes, without its head, by name; they have no weights."""
+    import torch
+
+    cls = model_class(config.to_dict())
+    build = getattr(cls, "from_config", None) or cls._from_config
+    with torch.device("meta"):
+        model = build(config)
+    head = model.get_output_embeddings()
+    return {n: m for n, m in model.named_modules() if type(m) is torch.nn.Linear and m is not head}

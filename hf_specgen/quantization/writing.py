@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from ..checkpoints.checkpoint import read_checkpoint
 from ..checkpoints.config import read_json
 from . import Backend, backend_of
+from .awq import Awq
+from .int4_linear import GROUPS
 
 if TYPE_CHECKING:
     import torch
@@ -25,17 +27,20 @@ METHODS = {
     "fp4": "bitsandbytes, 4 bits (floating point), a scale per 64 weights",
     "int8": "bitsandbytes, 8 bits, a scale per row",
     "torchao-int8": "torchao, 8 bits, a scale per row",
-    "int4": "4-bit integers, rounded to the nearest, in AutoAWQ's file format",
     "awq": "4-bit integers in AutoAWQ's file format; each group's range is chosen for the inputs that its layer gets "
     "on a calibration text (activation-aware clipping; channels are not scaled)",
 }
-IN_AWQ_FORMAT = ("int4", "awq")
-CALIBRATION_ROWS, CALIBRATION_TOKENS = 16, 128
+CALIBRATION = (16, 128)
+"""Rows and tokens."""
 LEAST_LIKENESS = 0.8
 """Of the logits before and after. 4 bits leave 0.9 of tiny random models and 0.98 of trained ones; garbage has 0."""
 
 KEPT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm", ".py"})
 """Beside weights and config: tokenizers, templates, generation settings, code."""
+
+
+class NotLikeOriginalError(Exception):
+    """A quantized model whose logits are not near the original's."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,11 @@ class Written:
     """As its config.json has it."""
     bytes_before: int
     bytes_after: int
+    calibration: Path | None
     likeness: float
     """Cosine of the two models' centred logits, mean over a short text."""
+    positions: int
+    """Of that text."""
     same_choice: float
     """Share of its positions where both have the same best token."""
     head: str
@@ -58,63 +66,74 @@ class Written:
 
 
 def write_quantized(
-    source: Path, folder: Path, method: str, *, group_size: int | None = None, calibration: str | None = None
+    source: Path, folder: Path, method: str, *, group_size: int | None = None, calibration: Path | None = None
 ) -> Written:
     """Quantize the model in `source` on the CPU into `folder`, which must not exist or be empty.
 
     Args:
         method: one of `METHODS`.
-        group_size: weights per scale, for the methods in AutoAWQ's format; None: the largest that fits the model.
-        calibration: text for "awq"; None: Python source code.
+        group_size: weights per scale, for "awq", one of `GROUPS`; None: the largest that fits the model.
+        calibration: file with text for "awq"; None: Python source code.
 
     Raises:
         CheckpointError, FileNotFoundError, FileExistsError, ImportError, ValueError: before anything is written.
-        RuntimeError: the result is not near the original; nothing is left of it.
+        NotLikeOriginalError: nothing is left of it.
     """
     if method not in METHODS:
         raise ValueError(f"{method!r} cannot be written. Choose one of {', '.join(METHODS)}.")
-    if group_size is not None and method not in IN_AWQ_FORMAT:
+    if group_size is not None and method != "awq":
         raise ValueError(f"{method} has a group size of its own: leave --group-size out.")
     if calibration is not None and method != "awq":
         raise ValueError(f"{method} needs no calibration text: leave --calibration out.")
+    source, folder = source.expanduser().resolve(), folder.expanduser().resolve()
+    if group_size is not None and group_size not in GROUPS:
+        raise ValueError(f"--group-size is one of {', '.join(map(str, sorted(GROUPS)))}, not {group_size}.")
+    text = inspect.getsource(argparse) if calibration is None else calibration.read_text(encoding="utf-8")
+    if not text.strip():
+        raise ValueError(f"{calibration} holds no text to calibrate with.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already. Name a new folder.")
     if not (source / "config.json").is_file():
-        raise FileNotFoundError(f"{source} holds no config.json, so it is not a model's folder.")
+        raise FileNotFoundError(
+            f"{source} holds no config.json, so it is not a model's folder. Of a model on the Hub, name the folder "
+            "that it was downloaded to."
+        )
     config = read_json(source / "config.json")
-    before = read_checkpoint(source, config)
+    before = read_checkpoint(source, config, allow_pickle=True)
     if before.quantization is not None:
         raise ValueError(f"{source} is quantized already ({before.quantization.method}). Name the dense model.")
-    in_awq_format = method in IN_AWQ_FORMAT
-    backend = backend_of(None if in_awq_format else method, source)
+    if before.pickled:
+        raise ValueError(
+            f"{source} holds pickled weights, which can run code. If you trust them, convert them once: "
+            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
+        )
+    if config.get("is_encoder_decoder"):
+        raise ValueError(
+            f"{source} is an encoder-decoder ({config.get('model_type')}): only decoders are quantized here."
+        )
+    backend = Awq() if method == "awq" else backend_of(method, source)
     backend.check()
-    if in_awq_format:
-        from .awq import Awq
-
-        Awq().check()
 
     with _all_or_nothing(folder) as unfinished:
         dense = _load(Backend(), source, draft=False)
         probe = _token_ids(source, config, inspect.getsource(inspect.getsource), 1, 64)
         wanted = _logits(dense, probe)
-        if in_awq_format:
+        if method == "awq":
             from .awq_format import save_awq
 
-            text = calibration or inspect.getsource(argparse)
-            ids = _token_ids(source, config, text, CALIBRATION_ROWS, CALIBRATION_TOKENS) if method == "awq" else None
-            save_awq(dense, unfinished, group_size, ids)
+            save_awq(dense, unfinished, group_size, _token_ids(source, config, text, *CALIBRATION))
         else:
             del dense
             _load(backend, source, draft=True).save_pretrained(unfinished)  # before its first forward: see base.py
         _copy_the_rest(source, unfinished)
-        written = _judge(source, unfinished, folder, method, before.bytes, probe, wanted)
+        written = _judge(source, unfinished, folder, method, calibration, before.bytes, probe, wanted)
         from .card import card
 
         (unfinished / "README.md").write_text(card(written), encoding="utf-8")
     return written
 
 
-def _judge(source, unfinished, folder, method, bytes_before, probe, wanted) -> Written:
+def _judge(source, unfinished, folder, method, calibration, bytes_before, probe, wanted) -> Written:
     """Load what was written as a draft, and compare."""
     import torch
 
@@ -124,18 +143,21 @@ def _judge(source, unfinished, folder, method, bytes_before, probe, wanted) -> W
     centred = (wanted - wanted.mean(-1, keepdim=True), got - got.mean(-1, keepdim=True))
     likeness = torch.cosine_similarity(*centred, dim=-1).mean().item()
     if not likeness >= LEAST_LIKENESS:  # also NaN
-        raise RuntimeError(
+        smaller = ", or a smaller --group-size" if method == "awq" else ""
+        raise NotLikeOriginalError(
             f"The quantized model's logits have a likeness of {likeness:.2f} with the original's ({LEAST_LIKENESS} is "
-            "the least). Choose another method, or a smaller --group-size."
+            f"the least). Choose another method{smaller}."
         )
     return Written(
         source=source,
         folder=folder,
         method=method,
         quantization=config["quantization_config"],
+        calibration=calibration,
         bytes_before=bytes_before,
         bytes_after=read_checkpoint(unfinished, config).bytes,
         likeness=likeness,
+        positions=probe.numel(),
         same_choice=(wanted.argmax(-1) == got.argmax(-1)).float().mean().item(),
         head=type(reloaded.get_output_embeddings()).__name__,
     )

@@ -37,7 +37,9 @@ def test_calibration_text(draft, tmp_path):
     (tmp_path / "text").write_text("the cab is a cab. " * 100)
     options = ("--calibration", tmp_path / "text", "--group-size", 64)
     result = run(draft, "--to", "awq", "--out", tmp_path / "out", *options)
-    assert result.exit_code == 0 and result.stdout.strip().endswith("--to awq --group-size 64 --out out")
+    assert result.exit_code == 0 and result.stdout.strip().endswith(
+        "--to awq --group-size 64 --calibration text --out out"
+    )
 
 
 def test_not_good_enough(draft, tmp_path, monkeypatch):
@@ -51,7 +53,7 @@ def test_not_good_enough(draft, tmp_path, monkeypatch):
     "arguments, told",
     [
         (("--to", "int3"), "'int3' cannot be written"),
-        (("--to", "nf4", "--calibration", "absent.txt"), "absent.txt"),
+        (("--to", "awq", "--calibration", "absent.txt"), "absent.txt"),
         (("--to", "nf4", "--group-size", 64), "group size"),
     ],
 )

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_specgen import SpecUnsupportedError
 from hf_specgen.pairing.loading import Pair, load_pair
+from hf_specgen.planning.plan import SpecMemoryError
 from hf_specgen.quantization import Backend
 
 IDS = torch.arange(2, 12)[None]
@@ -140,7 +141,7 @@ def test_memory_that_is_enough_and_too_small(make, loaded):
 
 def test_a_device_that_is_not_there(make, loaded):
     absent = "xpu" if torch.cuda.is_available() else "cuda"
-    with pytest.raises(ValueError, match=f"{absent} is not on this machine"):
+    with pytest.raises(ValueError, match=f"{absent}.* is not on this machine"):
         load_pair(make("target"), make("draft"), draft_device=absent)
     assert not loaded
 
@@ -311,3 +312,98 @@ def test_a_failed_call_leaves_given_models_alone(make):
     with pytest.raises(FileNotFoundError):
         load_pair(target, "nowhere/at/all")
     assert dict(vars(target)) == before
+
+
+@pytest.mark.parametrize(
+    "options, error, match",
+    [
+        ({"dtype": "half"}, ValueError, "dtype='half' is none"),
+        ({"dtype": None}, ValueError, "dtype=None"),
+        ({"dtype": torch.int8}, ValueError, "dtype=torch.int8"),
+        ({"device_map": {}}, ValueError, "places nothing"),
+        ({"device_map": [0]}, ValueError, r"device_map=\[0\] is no device"),
+        ({"device_map": "disk"}, ValueError, "device_map='disk' is no device"),
+        ({"draft_device": "xyz"}, ValueError, "draft_device='xyz' is no device"),
+        ({"draft_device": 99}, ValueError, "draft_device=99: .* is not on this machine"),
+        ({"max_memory": {99: "8GB"}}, ValueError, "max_memory=99: .* is not on this machine"),
+        ({"max_memory": ["8GB"]}, ValueError, "Memory is given by device"),
+        ({"max_memory": {"cpu": 8e9}}, ValueError, "8000000000.0 is no size"),
+        ({"max_memory": {"cpu": "8GB"}, "device_map": "cpu"}, ValueError, "pass one of the two"),
+        ({"length": 0}, ValueError, "length=0"),
+        ({"batch_size": "3"}, ValueError, "batch_size='3'"),
+        ({"reserve": "lots"}, ValueError, "'lots' is no size"),
+        ({"target_kwargs": {"revision": "v2"}}, TypeError, "'revision': pass .*org/name@revision"),
+        ({"draft_kwargs": {"torch_dtype": "auto"}}, TypeError, "'torch_dtype': pass dtype="),
+        ({"draft_kwargs": "eager"}, TypeError, "draft_kwargs is a dict"),
+    ],
+)
+def test_bad_arguments_are_told_first(options, error, match):
+    with pytest.raises(error, match=match):
+        load_pair("nowhere/target", "nowhere/draft", **options)
+
+
+def test_the_side_that_is_no_model_is_named(make):
+    with pytest.raises(TypeError, match="target=None is no model"):
+        load_pair(None, make("draft"))
+    with pytest.raises(TypeError, match="draft=5 is no model"):
+        load_pair(make("target"), 5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_kwargs": {"a": 1}}, {"device_map": "cpu"}, {"max_memory": {"cpu": "8GB"}}]
+)
+def test_arguments_that_a_loaded_model_cannot_follow(options, make):
+    target = AutoModelForCausalLM.from_pretrained(make("target"))
+    with pytest.raises(ValueError, match=f"target is loaded already, so {next(iter(options))}="):
+        load_pair(target, make("draft"), **options)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the memory of a CPU")
+def test_the_memory_of_this_machine(make, loaded):
+    pytest.importorskip("psutil")
+    target, draft = make("target"), make("draft")
+    with pytest.raises(SpecMemoryError, match="missing on device cpu"):
+        load_pair(target, draft, reserve="1000TiB")
+    assert not loaded
+
+
+def test_beside_a_loaded_draft_only_its_cache_is_counted(make):
+    pytest.importorskip("accelerate")
+    target, options = make("target", num_hidden_layers=8), {"reserve": 0, "length": 16}
+    draft = AutoModelForCausalLM.from_pretrained(make("draft", num_hidden_layers=8))
+    size = os.path.getsize(target / "model.safetensors")
+    pair = load_pair(target, draft, max_memory={"cpu": int(1.3 * size)}, **options)
+    assert pair.draft is draft
+    with pytest.raises(SpecMemoryError, match="missing on device cpu"):
+        load_pair(target, draft, max_memory={"cpu": "1KB"}, **options)
+
+
+def test_a_broken_tokenizer_is_named_before_models_are_loaded(make, loaded):
+    target, draft = make("target"), make("draft", seed=5)
+    (target / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="tokenizer"):
+        load_pair(target, draft)
+    assert not loaded
+
+
+def test_code_of_a_checkpoint_is_not_run_unasked(make, loaded):
+    target = make("target")
+    config = json.loads((target / "config.json").read_text())
+    config |= {"model_type": "weird", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (target / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_pair(target, make("draft"))
+    assert not loaded
+
+
+def test_a_pair_dropped_a_moment_ago_is_gone(make, monkeypatch):
+    folder = make("model")
+    gc.disable()
+    try:
+        pair = load_pair(folder, folder)
+        dropped = weakref.ref(pair.target)
+        del pair
+        load_pair(folder, folder)
+        assert dropped() is None
+    finally:
+        gc.enable()

@@ -10,7 +10,7 @@ from toys import noisy, plain
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from hf_specgen.pairing.loading import load_pair
-from hf_specgen.quantization import Backend, backend_of
+from hf_specgen.quantization import NAMES, Backend, backend_of
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
 PACKAGE |= {"torchao-int8": "torchao", "int4": "torchao"}
@@ -227,3 +227,62 @@ def test_a_device_that_a_back_end_lacks(folder, monkeypatch):
     monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: True)
     with pytest.raises(ValueError, match="int4 does not run on mps"):
         backend_of("int4", folder).check([torch.device("mps")])
+
+
+@pytest.mark.parametrize("name", ["nf4", "torchao-int8", "int4"])
+def test_float64_is_refused(name, folder):
+    with pytest.raises(ValueError, match="does not work in float64"):
+        backend_of(name, folder).dtype(torch.float64, CPU)
+
+
+def test_layers_that_no_group_of_int4_divides_stay_dense(tmp_path):
+    pytest.importorskip("torchao")
+    draft = load("int4", make(tmp_path / "model", intermediate_size=112), draft=True)
+    layer = draft.model.layers[0].mlp
+    assert type(layer.down_proj.weight.data) is torch.Tensor and type(layer.up_proj.weight.data) is not torch.Tensor
+    assert draft(IDS).logits.isfinite().all()
+
+
+def test_a_gguf_is_not_quantized_while_loading(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    for quantization in (*PACKAGE, "awq", BitsAndBytesConfig(load_in_8bit=True)):
+        with pytest.raises(ValueError, match="is GGUF"):
+            backend_of(quantization, tmp_path / "a.gguf")
+
+
+def test_a_config_object_that_contradicts_the_checkpoint(tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}'
+    )
+    with pytest.raises(ValueError, match=r"quantized already.*other bits"):
+        backend_of(BitsAndBytesConfig(load_in_8bit=True), tmp_path)
+    assert backend_of(BitsAndBytesConfig(load_in_4bit=True), tmp_path).name == "fp4"
+
+
+def test_a_model_whose_layers_are_not_reached_is_told(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=256)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    with pytest.warns(UserWarning, match="torchao-int8 quantized no layer of GPT2LMHeadModel.*Conv1D"):
+        load("torchao-int8", tmp_path / "gpt2", draft=True)
+
+
+def test_packed_weights_without_their_scales(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    from safetensors.torch import load_file, save_file
+
+    target = make(tmp_path / "target")
+    load("nf4", target, draft=True).save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / "model.safetensors"
+    tensors = {name: x for name, x in load_file(file).items() if "up_proj.weight.absmax" not in name}
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="without its scales"):
+        load_pair(target, tmp_path / "saved")
+
+
+def test_names_whose_sizes_are_known_are_those_that_load():
+    from hf_specgen.checkpoints.memory import FORMATS
+
+    assert {*FORMATS, "gguf"} == {*NAMES}

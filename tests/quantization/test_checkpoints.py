@@ -146,7 +146,7 @@ def test_awq_with_a_config_of_ones_own(tmp_path):
     from transformers import AwqConfig
 
     target = make(tmp_path / "target")
-    write_quantized(target, tmp_path / "draft", "int4")
+    write_quantized(target, tmp_path / "draft", "awq")
     config = AwqConfig(backend="torch_awq")
     pair = load_pair(target, tmp_path / "draft", draft_quantization=config, dtype=torch.float32)
     assert pair.draft.dtype == torch.float32, "asked for, and that kernel runs in it"

@@ -1,6 +1,7 @@
 """hf-specgen quantize's work: what it writes loads, is near the original, and is all there or not at all."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from hf_specgen.pairing.loading import load_pair
 from hf_specgen.quantization import writing
-from hf_specgen.quantization.writing import METHODS, write_quantized
+from hf_specgen.quantization.writing import METHODS, NotLikeOriginalError, write_quantized
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
-PACKAGE |= {"torchao-int8": "torchao", "int4": "gptqmodel", "awq": "gptqmodel"}
+PACKAGE |= {"torchao-int8": "torchao", "awq": "gptqmodel"}
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
@@ -44,14 +45,16 @@ def test_what_is_written_drafts(method, draft, tmp_path):
 
 
 @pytest.mark.parametrize("backend, dtype", [("torch_awq", torch.float32), ("auto", torch.bfloat16)])
-def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path):
+def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path, monkeypatch):
     """gptqmodel's layers compute what the integers stand for, to float32's precision in its plain kernel."""
     pytest.importorskip("gptqmodel")
     from transformers import AwqConfig
 
     from hf_specgen.quantization.rounding import restore, round_to_nearest
 
-    write_quantized(draft, tmp_path / "out", "int4", group_size=64)
+    nearest = "hf_specgen.quantization.awq_format.round_for_inputs"
+    monkeypatch.setattr(nearest, lambda weight, group, power: round_to_nearest(weight, group))
+    write_quantized(draft, tmp_path / "out", "awq", group_size=64)
     dense = AutoModelForCausalLM.from_pretrained(draft)
     with torch.no_grad():
         for name, layer in dense.named_modules():
@@ -68,7 +71,7 @@ def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path)
 def test_awq_is_loaded_in_the_kernels_dtype(draft, tmp_path):
     """float16, which most of these checkpoints name, takes a hundred times as long on a CPU."""
     pytest.importorskip("gptqmodel")
-    write_quantized(draft, tmp_path / "out", "awq", calibration="some text, read again and again. " * 30)
+    write_quantized(draft, tmp_path / "out", "awq")
     config = json.loads((tmp_path / "out" / "config.json").read_text()) | {"dtype": "float16"}
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     for asked in ("auto", torch.float16, torch.float32):
@@ -80,7 +83,7 @@ def test_awq_is_loaded_in_the_kernels_dtype(draft, tmp_path):
 def test_a_failure_leaves_nothing(draft, tmp_path, monkeypatch):
     pytest.importorskip("bitsandbytes")
     monkeypatch.setattr(writing, "LEAST_LIKENESS", 1.1)
-    with pytest.raises(RuntimeError, match=r"likeness of 0\.9"):
+    with pytest.raises(NotLikeOriginalError, match=r"likeness of 0\.9"):
         write_quantized(draft, tmp_path / "out", "nf4")
     assert list(tmp_path.iterdir()) == [draft]
 
@@ -90,7 +93,7 @@ def test_a_failure_leaves_nothing(draft, tmp_path, monkeypatch):
     [
         (ValueError, {"method": "int3"}, "'int3' cannot be written. Choose one of nf4"),
         (ValueError, {"method": "nf4", "group_size": 64}, "group size of its own"),
-        (ValueError, {"method": "nf4", "calibration": "text"}, "no calibration text"),
+        (ValueError, {"method": "nf4", "calibration": Path("text")}, "no calibration text"),
     ],
 )
 def test_bad_arguments(error, options, match, draft, tmp_path):
@@ -117,8 +120,48 @@ def test_sources_that_cannot_be_quantized(draft, tmp_path):
         write_quantized(draft, tmp_path / "out", "nf4")
 
 
-def test_a_group_that_fits_no_layer(draft, tmp_path):
-    pytest.importorskip("gptqmodel")
-    with pytest.raises(ValueError, match=r"No layer fits groups of 100 \(inputs: \[128, 256\]\)"):
-        write_quantized(draft, tmp_path / "out", "int4", group_size=100)
+def test_group_sizes_are_those_of_the_kernels(draft, tmp_path):
+    with pytest.raises(ValueError, match=r"one of 32, 64, 128, not 100"):
+        write_quantized(draft, tmp_path / "out", "awq", group_size=100)
     assert list(tmp_path.iterdir()) == [draft]
+
+
+@pytest.mark.parametrize(
+    "spoil, match",
+    [
+        (lambda f, c: (f / "config.json").write_text(json.dumps(c | {"is_encoder_decoder": True})), "encoder-decoder"),
+        (lambda f, c: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickled.*save_pretrained"),
+    ],
+)
+def test_folders_of_another_kind(spoil, match, tmp_path):
+    folder = make(tmp_path / "draft")
+    spoil(folder, json.loads((folder / "config.json").read_text()))
+    with pytest.raises(ValueError, match=match):
+        write_quantized(folder, tmp_path / "out", "nf4")
+
+
+def test_an_empty_calibration_text(tmp_path):
+    (tmp_path / "empty").write_text(" ")
+    with pytest.raises(ValueError, match="empty holds no text"):
+        write_quantized(make(tmp_path / "draft"), tmp_path / "out", "awq", calibration=tmp_path / "empty")
+
+
+def test_names_are_resolved_first(tmp_path, monkeypatch):
+    pytest.importorskip("bitsandbytes")
+    make(tmp_path / "draft")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "draft")
+    monkeypatch.chdir(tmp_path / "here")
+    written = write_quantized(Path("../link"), Path("."), "nf4")
+    assert (tmp_path / "here" / "model.safetensors").is_file() and written.positions > 0
+    assert "hf-specgen quantize draft --to nf4 --out here" in (tmp_path / "here" / "README.md").read_text()
+
+
+def test_a_model_without_linear_layers(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from hf_specgen.quantization.awq_format import save_awq
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64))
+    with pytest.raises(ValueError, match=r"no Linear layers to quantize.*Conv1D"):
+        save_awq(model, tmp_path, None, torch.ones(1, 4, dtype=torch.long))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
-from ..checkpoints.config import read_json
+from ..checkpoints.config import read_config
 from ..checkpoints.hub import folder_of, headers_of, split_name
-from ..quantization import Backend, backend_of
+from ..quantization import Backend, backend_of, quantization_of
 from ..quantization.gguf import SUFFIX, Gguf, file_of, meta_model
+from ..quantization.loaded import check_scales
 from .tokenizers import FolderSource
 
 if TYPE_CHECKING:
@@ -21,23 +22,24 @@ if TYPE_CHECKING:
     from .sides import ModelOrFolder
 
 
-class Source:
+class Origin:
     """A model, a folder, a Hub id or a GGUF file. No weights are read before `load`.
 
     Attributes:
         model: the model that was given, or None.
         checked: what the pair check takes: the model, the folder, the id; of a GGUF file that comes without
             config.json, a model without weights.
-        facts: what the planner takes.
+        facts: what the planner takes: names, facts, or the model.
         tokenizer: of such a GGUF file; else None.
         backend: how it will be loaded.
 
     Raises:
+        TypeError: neither a name nor a model; `role` names the side.
         FileNotFoundError, ValueError, ImportError: a name of nothing, a quantization that does not fit it, a missing
             package.
     """
 
-    def __init__(self, given: ModelOrFolder, quantization: Quantization):
+    def __init__(self, role: str, given: ModelOrFolder, quantization: Quantization):
         self.model: PreTrainedModel | None = None
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.checked: Any = given
@@ -45,13 +47,14 @@ class Source:
         if isinstance(given, (str, os.PathLike)):
             self._look_up(given, quantization)
             return
+        if not hasattr(given, "config") or not hasattr(given, "generate"):
+            raise TypeError(f"{role}={given!r} is no model: pass a folder, a Hub id, or a loaded model.")
         if quantization is not None:
             raise ValueError(f"{type(given).__name__} is loaded already: pass its name to load it as {quantization!r}.")
         self.model, self.backend = given, Backend()
-        self.backend.name = str(getattr(getattr(given, "quantization_method", None), "value", Backend.name))
 
     def _look_up(self, name: str | os.PathLike[str], quantization: Quantization) -> None:
-        path = Path(name)
+        path = Path(os.path.expanduser(name))
         if path.suffix == SUFFIX and not path.is_file():
             raise FileNotFoundError(f"{path} is no file.")
         self.name, self.local = os.fspath(name), path.exists()
@@ -62,7 +65,7 @@ class Source:
         if not isinstance(self.backend, Gguf):
             return
         file = file_of(self.folder)
-        self.checked = self.facts = file.parent
+        self.checked, self.facts = file.parent, file
         if not (file.parent / "config.json").is_file():
             self.backend.check()
             self.checked, self.tokenizer = meta_model(file)
@@ -76,8 +79,9 @@ class Source:
             if not allow_pickle:
                 headers_of(self.name)
             return
-        config = read_json(self.checked / "config.json")
+        config = read_config(self.checked)
         checkpoint = read_checkpoint(self.checked, config, allow_pickle=allow_pickle)
+        check_scales(self.checked, checkpoint)
         if checkpoint.pickled:
             self.facts = config, checkpoint
 
@@ -97,12 +101,23 @@ class Source:
             checkpoint, kwargs["revision"] = split_name(self.name)
         return self.backend.load(checkpoint, device_map, device=device, dtype=dtype, draft=draft, **kwargs)
 
-    def read_tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """That of the folder, or of the one that the model came from; None where it has none."""
+    def loaded_as(self, model: PreTrainedModel) -> str:
+        """The quantization that the loaded model really has; "dense" for none."""
+        return self.backend.name if isinstance(self.backend, Gguf) else quantization_of(model)
+
+    def read_tokenizer(self, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+        """That of the folder, or of the one that the model came from; None where it has none.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
         from transformers import AutoTokenizer
 
         folder = Path(self.folder if self.model is None else self.model.config.name_or_path)
         folder = folder.parent if folder.suffix == SUFFIX else folder
         if not folder.is_dir() or FolderSource.of(folder) is None:
             return None
-        return AutoTokenizer.from_pretrained(folder)
+        try:
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise ValueError(f"The tokenizer in {folder} cannot be read ({error}). Download it again.") from error
