@@ -11,7 +11,7 @@ import typer
 def command(
     draft: Annotated[Path, typer.Argument(help="Folder of the dense draft.", show_default=False)],
     to: Annotated[
-        str, typer.Option("--to", help="nf4, fp4, int8, torchao-int8 or awq (see below).", show_default=False)
+        str, typer.Option("--to", help="nf4, fp4, int8, torchao-int8, int4 or awq (see below).", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to make.", show_default=False)],
     calibration: Annotated[
@@ -19,14 +19,15 @@ def command(
     ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Weights per scale, for awq: 32, 64 or 128.", show_default="the largest that fits"),
+        typer.Option(help="Weights per scale, for int4 and awq: 32, 64 or 128.", show_default="the largest that fits"),
     ] = None,
 ) -> None:
     """Write a quantized copy of a draft, its head included, and check that it loads and says what the draft says.
 
-    nf4, fp4 and int8 are bitsandbytes' formats, torchao-int8 is torchao's. awq is 4-bit integers in AutoAWQ's file
-    format, which transformers loads through gptqmodel; each group's range is chosen by the activations on a text.
-    torchao's int4 cannot be saved: name the dense draft, and load it with draft_quantization="int4".
+    nf4, fp4 and int8 are bitsandbytes' formats, torchao-int8 is torchao's. int4 and awq are 4-bit integers in AutoAWQ's
+    file format, which transformers loads through gptqmodel: int4 rounds to the nearest, awq also chooses each group's
+    range by the activations on a text. (load_pair's draft_quantization="int4" is torchao's, made from a dense draft
+    while it is loaded: that one cannot be saved.)
 
     Exit code: 0 written, 1 not good enough (nothing is left of it), 2 could not start.
     """

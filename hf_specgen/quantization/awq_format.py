@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .int4_linear import GROUPS, group_of
-from .rounding import round_for_inputs
+from .rounding import round_for_inputs, round_to_nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,18 +31,19 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
     return words
 
 
-def quantized(weight: torch.Tensor, group: int, power: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that stand for a weight. `power`: mean squares of its inputs, to choose ranges by."""
-    codes, scale, zero = (x.t().contiguous() for x in round_for_inputs(weight, group, power))
+def quantized(weight: torch.Tensor, group: int, power: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """The tensors that stand for a weight. `power`: mean squares of its inputs, to choose ranges by; None: rounded."""
+    rounded = round_to_nearest(weight, group) if power is None else round_for_inputs(weight, group, power)
+    codes, scale, zero = (x.t().contiguous() for x in rounded)
     return {"qweight": pack(codes), "qzeros": pack(zero), "scales": scale.half()}
 
 
-def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Tensor) -> dict[str, Any]:
+def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Tensor | None) -> dict[str, Any]:
     """Write a dense model (float, on the CPU) in AWQ's format; its head and embedding stay as they are.
 
     Args:
         group: weights per scale; None: the largest of 128, 64 and 32 that divides all layers' inputs.
-        ids: `[rows, tokens]` of text; ranges are chosen for the inputs that the layers get there.
+        ids: `[rows, tokens]` of text; ranges are chosen for the inputs that the layers get there. None: rounded only.
 
     Returns:
         The `quantization_config` that it wrote.
@@ -60,10 +61,10 @@ def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Te
     if not fits:
         sizes = sorted({m.in_features for m in layers.values()})
         raise ValueError(f"No layer fits groups of {group} (inputs: {sizes}). Choose --group-size 128, 64 or 32.")
-    powers = input_powers(model, fits, ids)
+    powers = {} if ids is None else input_powers(model, fits, ids)
     tensors = dict(model.state_dict())
     for name in fits:
-        found = quantized(tensors.pop(f"{name}.weight"), group, powers[name])
+        found = quantized(tensors.pop(f"{name}.weight"), group, powers.get(name))
         tensors |= {f"{name}.{key}": x for key, x in found.items()}
     model.config.quantization_config = config = {
         "quant_method": "awq",

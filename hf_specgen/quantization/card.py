@@ -6,7 +6,7 @@ import shlex
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from .writing import METHODS
+from .writing import IN_AWQ_FORMAT, METHODS
 
 if TYPE_CHECKING:
     from .writing import Written
@@ -20,7 +20,7 @@ def card(written: Written) -> str:
     group = written.quantization.get("group_size")
     method = METHODS[written.method] + (f"; groups of {group} weights" if group else "")
     same = f"same best token at {written.same_choice:.0%} of {written.positions} positions"
-    if written.method == "awq":
+    if written.method in IN_AWQ_FORMAT:
         head = (
             "stored as it was; loaded by hf-specgen on a CPU, it is rounded to 4-bit integers "
             f"(`{written.head}`), elsewhere it stays dense"
@@ -61,7 +61,7 @@ draft where it is to run.
 
 
 def command(written: Written) -> str:
-    group = f" --group-size {written.quantization['group_size']}" if written.method == "awq" else ""
+    group = f" --group-size {written.quantization['group_size']}" if written.method in IN_AWQ_FORMAT else ""
     text = "" if written.calibration is None else f" --calibration {shlex.quote(written.calibration.name)}"
     source, out = shlex.quote(written.source.name), shlex.quote(written.folder.name)
     return f"hf-specgen quantize {source} --to {written.method}{group}{text} --out {out}"

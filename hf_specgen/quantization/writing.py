@@ -27,9 +27,11 @@ METHODS = {
     "fp4": "bitsandbytes, 4 bits (floating point), a scale per 64 weights",
     "int8": "bitsandbytes, 8 bits, a scale per row",
     "torchao-int8": "torchao, 8 bits, a scale per row",
+    "int4": "4-bit integers, rounded to the nearest, in AutoAWQ's file format (torchao's int4 cannot be saved)",
     "awq": "4-bit integers in AutoAWQ's file format; each group's range is chosen for the inputs that its layer gets "
     "on a calibration text (activation-aware clipping; channels are not scaled)",
 }
+IN_AWQ_FORMAT = ("int4", "awq")
 CALIBRATION = (16, 128)
 """Rows and tokens."""
 LEAST_LIKENESS = 0.8
@@ -72,7 +74,7 @@ def write_quantized(
 
     Args:
         method: one of `METHODS`.
-        group_size: weights per scale, for "awq", one of `GROUPS`; None: the largest that fits the model.
+        group_size: weights per scale, for "int4" and "awq", one of `GROUPS`; None: the largest that fits the model.
         calibration: file with text for "awq"; None: Python source code.
 
     Raises:
@@ -81,7 +83,7 @@ def write_quantized(
     """
     if method not in METHODS:
         raise ValueError(f"{method!r} cannot be written. Choose one of {', '.join(METHODS)}.")
-    if group_size is not None and method != "awq":
+    if group_size is not None and method not in IN_AWQ_FORMAT:
         raise ValueError(f"{method} has a group size of its own: leave --group-size out.")
     if calibration is not None and method != "awq":
         raise ValueError(f"{method} needs no calibration text: leave --calibration out.")
@@ -111,17 +113,18 @@ def write_quantized(
         raise ValueError(
             f"{source} is an encoder-decoder ({config.get('model_type')}): only decoders are quantized here."
         )
-    backend = Awq() if method == "awq" else backend_of(method, source)
+    backend = Awq() if method in IN_AWQ_FORMAT else backend_of(method, source)
     backend.check()
 
     with _all_or_nothing(folder) as unfinished:
         dense = _load(Backend(), source, draft=False)
         probe = _token_ids(source, config, inspect.getsource(inspect.getsource), 1, 64)
         wanted = _logits(dense, probe)
-        if method == "awq":
+        if method in IN_AWQ_FORMAT:
             from .awq_format import save_awq
 
-            save_awq(dense, unfinished, group_size, _token_ids(source, config, text, *CALIBRATION))
+            ids = _token_ids(source, config, text, *CALIBRATION) if method == "awq" else None
+            save_awq(dense, unfinished, group_size, ids)
         else:
             del dense
             _load(backend, source, draft=True).save_pretrained(unfinished)  # before its first forward: see base.py
@@ -143,7 +146,7 @@ def _judge(source, unfinished, folder, method, calibration, bytes_before, probe,
     centred = (wanted - wanted.mean(-1, keepdim=True), got - got.mean(-1, keepdim=True))
     likeness = torch.cosine_similarity(*centred, dim=-1).mean().item()
     if not likeness >= LEAST_LIKENESS:  # also NaN
-        smaller = ", or a smaller --group-size" if method == "awq" else ""
+        smaller = ", or a smaller --group-size" if method in IN_AWQ_FORMAT else ""
         raise NotLikeOriginalError(
             f"The quantized model's logits have a likeness of {likeness:.2f} with the original's ({LEAST_LIKENESS} is "
             f"the least). Choose another method{smaller}."

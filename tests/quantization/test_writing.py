@@ -14,7 +14,7 @@ from hf_specgen.quantization import writing
 from hf_specgen.quantization.writing import METHODS, NotLikeOriginalError, write_quantized
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
-PACKAGE |= {"torchao-int8": "torchao", "awq": "gptqmodel"}
+PACKAGE |= {"torchao-int8": "torchao", "int4": "gptqmodel", "awq": "gptqmodel"}
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
@@ -45,16 +45,14 @@ def test_what_is_written_drafts(method, draft, tmp_path):
 
 
 @pytest.mark.parametrize("backend, dtype", [("torch_awq", torch.float32), ("auto", torch.bfloat16)])
-def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path, monkeypatch):
+def test_the_awq_format_is_read_as_it_was_meant(backend, dtype, draft, tmp_path):
     """gptqmodel's layers compute what the integers stand for, to float32's precision in its plain kernel."""
     pytest.importorskip("gptqmodel")
     from transformers import AwqConfig
 
     from hf_specgen.quantization.rounding import restore, round_to_nearest
 
-    nearest = "hf_specgen.quantization.awq_format.round_for_inputs"
-    monkeypatch.setattr(nearest, lambda weight, group, power: round_to_nearest(weight, group))
-    write_quantized(draft, tmp_path / "out", "awq", group_size=64)
+    write_quantized(draft, tmp_path / "out", "int4", group_size=64)
     dense = AutoModelForCausalLM.from_pretrained(draft)
     with torch.no_grad():
         for name, layer in dense.named_modules():
