@@ -135,20 +135,6 @@ def bytes_per_token(
     return int(total) + _tied_head(config, checkpoint, dtype, form, copy=False)
 
 
-def cost_ratio(
-    target: tuple[Config, Checkpoint],
-    draft: tuple[Config, Checkpoint],
-    *,
-    dtype: Any = "auto",
-    target_form: WeightFormat | None = None,
-    draft_form: WeightFormat | None = None,
-) -> float | None:
-    """t_draft / t_target of one token's forward where memory's speed decides: the ratio of the bytes that they read."""
-    ours = bytes_per_token(*target, dtype=dtype, form=target_form)
-    theirs = bytes_per_token(*draft, dtype=dtype, form=draft_form)
-    return theirs / ours if ours and theirs else None
-
-
 def kv_bytes_by_layer(config: Config, batch_size: int, length: int, dtype: Any = "auto") -> list[int]:
     """KV cache of each decoder layer for `batch_size` rows of `length` positions.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Pair:
-    """A target that decodes with its draft: `pair.generate` is `pair.target.generate`, the draft among its defaults."""
+    """A target that decodes with its draft, which is among the defaults of its `generate`."""
 
     target: PreTrainedModel
     draft: PreTrainedModel
@@ -38,7 +38,15 @@ class Pair:
     """Of the target and the draft; "dense" for none."""
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        return self.target.generate(*args, **kwargs)
+        """As `target.generate`; tensors go to where the target takes its ids (an offloaded one's `device` is meta)."""
+        import torch
+
+        from hf_specgen.cache.reader import device_of
+
+        def placed(x: Any) -> Any:
+            return x.to(device_of(self.target, x.device)) if isinstance(x, torch.Tensor) else x
+
+        return self.target.generate(*map(placed, args), **{name: placed(x) for name, x in kwargs.items()})
 
     def __repr__(self) -> str:
         models = zip(("target", "draft"), (self.target, self.draft), self.quantization, strict=True)

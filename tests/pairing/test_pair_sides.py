@@ -11,7 +11,7 @@ from tokenizers.models import Unigram
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_specgen.pairing import check_pair
-from hf_specgen.pairing.sides import Side
+from hf_specgen.pairing.sides import CANNOT_GO_BACK, Side
 from hf_specgen.pairing.tokenizers import FolderSource
 
 MODELS = Path(os.environ.get("HF_SPECGEN_MODELS", "~/.cache/hf-specgen/models")).expanduser()
@@ -165,3 +165,16 @@ def test_real_tokenizer_json_is_read_as_transformers_reads_it(name):
 )
 def test_real_pairs(draft, verdict):
     assert check_pair(MODELS / "qwen2.5-coder-1.5b", MODELS / draft).verdict == verdict
+
+
+def test_model_types_that_cannot_go_back_are_those_that_the_sweep_refuses():
+    verdicts = Path(__file__).parent.parent / "architectures" / "verdicts.json"
+    swept = json.loads(verdicts.read_text(encoding="utf-8"))["architectures"]
+    assert {name for name, found in swept.items() if found["verdict"] == "refused"} == CANNOT_GO_BACK
+
+
+def test_a_folder_whose_model_cannot_go_back_is_refused(tmp_path):
+    target = write_folder(tmp_path / "target", config={"model_type": "llama", "vocab_size": 64})
+    draft = write_folder(tmp_path / "draft", config={"model_type": "rwkv", "vocab_size": 64})
+    report = check_pair(target, draft)
+    assert report.verdict == "refused" and "rwkv" in report.reasons[0]
