@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +142,21 @@ def _judge(target: Side, draft: Side) -> tuple[PairReport, VocabularyMap | None]
             "proposed: acceptance suffers only where it occurs.",
         )
         return report("mappable", notes, mapped=sum(d in b for d in vocabulary.pairs)), vocabulary
+    return _another(report, notes, (target, ours), (draft, theirs), rows, _percent(equal, known), len(b))
+
+
+def _another(
+    report: Callable[..., PairReport],
+    notes: tuple[str, ...],
+    target: tuple[Side, TokenizerFacts],
+    draft: tuple[Side, TokenizerFacts],
+    rows: tuple[int, int],
+    agree: str,
+    draft_tokens: int,
+) -> tuple[PairReport, VocabularyMap | None]:
+    """The verdict on a draft with a vocabulary of its own: are there tokens that stand for the same text?"""
     try:
-        vocabulary = by_bytes(ours, theirs, rows)
+        vocabulary = by_bytes(target[1], draft[1], rows)
     except UnreadableTokenizerError as error:
         why = f"Their tokens cannot be matched by what they stand for: {error}. {OTHER_DRAFT}"
         return report("refused", (*notes, why)), None
@@ -151,12 +164,12 @@ def _judge(target: Side, draft: Side) -> tuple[PairReport, VocabularyMap | None]
         return report("refused", (*notes, f"No token stands for the same text in both. {OTHER_DRAFT}")), None
     how = "token by token" if vocabulary.by_tokens else "as text (token by token when sampling)"
     notes = (  # of the others, only what still matters
-        f"Another vocabulary: {_percent(equal, known)} of all ids agree. {_percent(len(vocabulary.pairs), len(b))} of "
-        "the draft's tokens stand for the same text as one of the target's; of a sample text, "
+        f"Another vocabulary: {agree} of all ids agree. {_percent(len(vocabulary.pairs), draft_tokens)} of the draft's "
+        "tokens stand for the same text as one of the target's; of a sample text, "
         f"{100 * vocabulary.alike:.0f} % of the target's tokens are one token to the draft too. Drafting goes {how}. "
         "A draft with the target's own tokenizer is accepted more often.",
-        *_context_notes(target, draft),
-        *_template_notes(ours, theirs),
+        *_context_notes(target[0], draft[0]),
+        *_template_notes(target[1], draft[1]),
     )
     return report("cross-vocabulary", notes, mapped=len(vocabulary.pairs), alike=vocabulary.alike), vocabulary
 
