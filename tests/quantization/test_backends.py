@@ -260,7 +260,7 @@ def test_a_config_object_that_contradicts_the_checkpoint(tmp_path):
 
 
 def test_a_model_whose_layers_are_not_reached_is_told(tmp_path):
-    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("torchao")
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=256)
