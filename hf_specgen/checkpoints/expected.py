@@ -1,8 +1,8 @@
 """Which tensors a checkpoint must hold to be the whole model that transformers would load.
 
 transformers' own loader knows it exactly, and takes seconds to import. tensors.json knows it for the families that
-people pair, whose layers are all alike (tests/pairing/tensor_table.py writes it). It is believed only where it agrees
-with the checkpoint.
+people pair, whose layers are all alike (tests/checkpoints/tensor_table.py writes it). It is believed only where it
+agrees with the checkpoint.
 """
 
 from __future__ import annotations
@@ -120,12 +120,22 @@ def model_class(config: Mapping[str, Any]):
 
 def ask_transformers(folder: Path, config: Mapping[str, Any]) -> tuple[Difference, Misfit | None] | None:
     """By transformers' own loader, on the meta device: no weights are read. None where it cannot say: a class that it
-    does not have (remote code is not run), or no accelerate, which it needs for this."""
+    does not have (remote code is not run), or no accelerate, which it needs for this.
+
+    Takes seconds, so an answer is kept under the folder's files: the pair check, `load_pair` and the planner all ask.
+    """
     if importlib.util.find_spec("accelerate") is None:
         return None
+    states = ((file.name, file.stat()) for file in folder.iterdir() if file.suffix in (".json", ".safetensors"))
+    files = tuple(sorted((name, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for name, s in states))
+    return _asked(folder, files, json.dumps(config, sort_keys=True))
+
+
+@lru_cache(maxsize=16)
+def _asked(folder: Path, files: tuple, config: str) -> tuple[Difference, Misfit | None] | None:
     from transformers.utils import logging
 
-    cls = model_class(config)
+    cls = model_class(json.loads(config))
     if cls is None:
         return None
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

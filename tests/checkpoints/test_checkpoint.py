@@ -334,3 +334,18 @@ def test_gguf_alone(folder):
 def test_real_checkpoints(real_models, transformers_is_not_asked, name, size):
     found = read(real_models / name)
     assert (found.bytes, found.dtype, found.missing, found.unexpected) == (size, "bfloat16", (), ())
+
+
+def test_transformers_is_asked_once_about_the_same_files(tmp_path, monkeypatch):
+    from hf_specgen.checkpoints import expected
+
+    asked = []
+    original = expected.model_class
+    monkeypatch.setattr(expected, "model_class", lambda config: asked.append(config) or original(config))
+    make_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert expected.ask_transformers(tmp_path, config) == expected.ask_transformers(tmp_path, config)
+    assert len(asked) == 1
+    (tmp_path / "config.json").write_text(json.dumps(config, indent=1))
+    expected.ask_transformers(tmp_path, config)
+    assert len(asked) == 2
