@@ -95,8 +95,16 @@ def _summary(checkpoint: Checkpoint, config: dict[str, Any], chosen: tuple[Any, 
     stored, size = checkpoint.quantization, checkpoint.bytes
     how = None if stored is None else f"{stored.method}{f' {stored.bits}-bit' if stored.bits else ''}"
     if chosen is not None:
-        how, size = str(chosen[0]), weight_bytes(config, checkpoint, form=chosen[1])
+        how, size = _name_of(chosen[0]), weight_bytes(config, checkpoint, form=chosen[1])
     return Weights(checkpoint.parameters, size, checkpoint.dtype, how, kv_bytes(config, 1, 1))
+
+
+def _name_of(quantization: Any) -> str:
+    if isinstance(quantization, str):
+        return quantization
+    from ..quantization.given import method_of
+
+    return method_of(quantization)
 
 
 def _faults(role: str, folder: Path, config: dict[str, Any], checkpoint: Checkpoint) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from text_toys import byte_level, fast
 from tokenizers import Tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 from hf_specgen.pairing import check_pair
 
@@ -112,3 +112,10 @@ def test_a_head_whose_config_says_nothing_is_known_by_its_tensors(zoo, tmp_path)
     save_file(tensors | {"fc.weight": tensors["transformer.wpe.weight"].clone()}, file, metadata={"format": "pt"})
     report = check_pair(zoo / "gpt2-like", tmp_path / "head")
     assert report.verdict == "refused" and "an EAGLE head" in " ".join(report.reasons)
+
+
+def test_a_quantization_config_is_named_by_its_method(zoo):
+    pytest.importorskip("bitsandbytes")
+    config = BitsAndBytesConfig(load_in_4bit=True)
+    report = check_pair(zoo / "gpt2-like", zoo / "padded", draft_quantization=config)
+    assert report.draft_weights.quantization == "bitsandbytes"
