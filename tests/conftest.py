@@ -34,3 +34,12 @@ def folder(tmp_path):
         return path
 
     return save
+
+
+@pytest.fixture(params=["token by token", "as text"])
+def how(request, monkeypatch):
+    """Both ways of greedy drafting, of a draft with another vocabulary, whatever the check would choose."""
+    from hf_specgen.pairing import vocabulary
+
+    monkeypatch.setattr(vocabulary, "ALIKE", 0.0 if request.param == "token by token" else 2.0)
+    return request.param

@@ -33,6 +33,21 @@ class FakeHub:
         return [answer for path, answer in found if path.endswith(suffix)]
 
     @contextmanager
+    def installed(self, monkeypatch, cache):
+        """Running, and what huggingface_hub asks, with an empty cache."""
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.utils.get_token", lambda: None)
+        with self.running() as address:
+            monkeypatch.setattr(constants, "ENDPOINT", address)
+            monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
+            template = address + "/{repo_id}/resolve/{revision}/{filename}"
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+            yield self
+
+    @contextmanager
     def running(self):
         """Gives the address."""
         hub = self

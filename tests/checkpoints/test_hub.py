@@ -27,7 +27,6 @@ ID = "org/model"
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """An empty cache, and a running hub with org/model: one safetensors file of 1 MB, a pickle, an original/ folder."""
-    from huggingface_hub import constants
 
     source = tmp_path / "source"
     (source / "original").mkdir(parents=True)
@@ -39,14 +38,7 @@ def hub(tmp_path, monkeypatch):
     hub = FakeHub()
     hub.add(ID, source)
     hub.cache = tmp_path / "cache"
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub.cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.utils.get_token", lambda: None)
-    with hub.running() as address:
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
-        template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with hub.installed(monkeypatch, hub.cache):
         yield hub
 
 

@@ -31,13 +31,6 @@ def as_moved(moved=MOVED):
     return words(names)
 
 
-@pytest.fixture(params=["token by token", "as text"])
-def how(request, monkeypatch):
-    """Both ways of greedy drafting, whatever the check would choose."""
-    monkeypatch.setattr(vocabulary, "ALIKE", 0.0 if request.param == "token by token" else 2.0)
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def target():
     return tiny(eos_token_id=None)

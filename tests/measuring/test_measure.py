@@ -21,7 +21,7 @@ from hf_specgen.compat import text_config
 from hf_specgen.measuring.forecast import break_even, total
 from hf_specgen.measuring.measure import Pair, measure_pair
 from hf_specgen.measuring.prompts import encode
-from hf_specgen.pairing import pair_up, vocabulary
+from hf_specgen.pairing import pair_up
 
 PROMPTS = ["abcab", "the cab sings", "Zorro", "a"]
 NEW = 30
@@ -248,13 +248,6 @@ def word_tokenizers(known: int = 64):
     ours.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     theirs = fast(Tokenizer(models.WordLevel({name: i for i, name in names.items()}, unk_token=names[0])))
     return {"tokenizer": ours, "assistant_tokenizer": theirs}
-
-
-@pytest.fixture(params=["token by token", "as text"])
-def how(request, monkeypatch):
-    """Both ways of greedy drafting, whatever the check would choose."""
-    monkeypatch.setattr(vocabulary, "ALIKE", 0.0 if request.param == "token by token" else 2.0)
-    return request.param
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ def codec(request):
 def test_text_comes_back(codec, text):
     ids = codec.encode(text.encode())
     assert b"".join(map(codec.bytes_of, ids)) == text.encode()
-    assert len(ids) < len(text.encode()) or len(text) < 20  # in tokens, not in single bytes
+    if len(text) >= 20:  # in tokens, not in single bytes
+        assert len(ids) < len(text.encode())
 
 
 def test_ids_are_the_tokenizers_own():
@@ -43,7 +44,7 @@ def test_halves_of_a_character_are_kept(codec, cut):
 def test_two_spellings_agree_on_what_a_token_is():
     ours, theirs = Codec(byte_level(340)), Codec(sentencepiece(150))
     shared = ours.ids.keys() & theirs.ids.keys()
-    assert {b" the", b"e", b" ", "é".encode(), SMILE[:1]} <= shared | {b" the"} and len(shared) > 40
+    assert {b"e", b" ", "é".encode(), SMILE[:1]} <= shared and len(shared) > 40
     for piece in shared:
         assert ours.bytes_of(ours.ids[piece]) == theirs.bytes_of(theirs.ids[piece]) == piece
 

@@ -193,17 +193,9 @@ def test_pickles_on_the_hub(make, loaded, hub):
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """An empty cache, and a running hub without models."""
-    from huggingface_hub import constants
 
     hub = FakeHub()
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.utils.get_token", lambda: None)
-    with hub.running() as address:
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
-        template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with hub.installed(monkeypatch, tmp_path / "cache"):
         yield hub
 
 
