@@ -21,7 +21,7 @@ from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
 from .decoding.stream import Stream
-from .drafters import Drafter, Source, drafter_for
+from .drafters import Drafter, Source, drafter_for, with_lookup
 from .errors import SpecUnsupportedError
 from .pairing import pair_up
 from .stats import SpecStats, publish
@@ -58,6 +58,7 @@ class SpecGenerationMixin(GenerationMixin):
         """As `GenerationMixin.generate`, with these arguments more (see `SpecConfig`):
 
         spec_strategy: "rejection", "block" or "coupled"; None or absent decodes as ever.
+        spec_source: "hybrid", "draft" or "lookup": where drafts come from.
         spec_fallback: "plain" to decode without the draft what cannot be decoded exactly with it.
         generator: a `torch.Generator`, or a list of one (or None) per row.
         spec_session: a `SpecSession`, for conversations.
@@ -113,15 +114,16 @@ class SpecGenerationMixin(GenerationMixin):
         """The `Drafter` of a call with `spec_strategy` (None without a draft), else the class's own generator."""
         if spec_request is None:
             return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
-        threshold = spec_request.settings.assistant_confidence_threshold
-        return drafter_for(
-            spec_request.draft,
+        never, settings = compat.placeholder_ids(self), spec_request.settings
+        drafter = drafter_for(
+            spec_request.draft if settings.spec_source != "lookup" else None,
             generation_config,
-            threshold,
+            settings.assistant_confidence_threshold,
             vocabulary=spec_request.vocabulary,
-            never=compat.placeholder_ids(self),
+            never=never,
             **{name: kwargs[name] for name in ("device", "rows", "source")},
         )
+        return with_lookup(drafter, settings, generation_config, never)
 
 
 def _with_fallback(model, kwargs, stream: Stream, defaults: SimpleNamespace):
@@ -146,7 +148,7 @@ def _with_fallback(model, kwargs, stream: Stream, defaults: SimpleNamespace):
 def _speculate(model, draft, settings, stream, kwargs):
     """Check the pair and the call, then let the class's own `generate` prepare the inputs for our loop."""
     check_model(model, "target")
-    draft = check_draft(model, draft, settings.spec_strategy)
+    draft = check_draft(model, draft, settings)
     tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
     vocabulary = None
     if draft is not None and not isinstance(draft, CandidateGenerator):
@@ -285,7 +287,7 @@ def enable(model=_EVERY, **defaults):
         raise TypeError(f"enable() takes a transformers generation model, not a {type(inner).__name__}.")
     if defaults:
         settings = take_settings(dict(defaults))  # wrong values are told at once
-        check_draft(inner, defaults.get("assistant_model"), settings.spec_strategy)
+        check_draft(inner, defaults.get("assistant_model"), settings)
         defaults = {"spec_defaults": defaults}
     replaced = vars(inner).get("generate")  # a repository's custom generate, which `disable` puts back
     if _is_ours(replaced):

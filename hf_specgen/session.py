@@ -1,12 +1,17 @@
-"""What the turns of a conversation share: both models' caches of the text so far."""
+"""What the turns of a conversation share: both models' caches of the text so far, and what was learned of the pair."""
 
+import copy
+import json
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 
 from .cache.ragged import Piece, RaggedCache, Rolling
 from .cache.reader import Reader, padded
 from .errors import SpecUnsupportedError
+from .lengths.knowledge import Knowledge
 
 
 @dataclass
@@ -62,24 +67,47 @@ class SpecSession:
     raises leaves the session as it was. Changed weights are noticed if torch counts the change (optimizers,
     `load_state_dict`); after others, such as another LoRA adapter, call `reset()`.
 
+    What a call learns of costs and acceptance is there for the next (`save`, `load`): with sampling too, where a call
+    by itself must not look at a clock.
+
     `copy.deepcopy` branches a conversation. One call at a time: a session belongs to one conversation, not to threads.
     """
 
     def __init__(self):
         self._kept: dict[str, Kept] = {}
+        self.knowledge = Knowledge()
 
     def __deepcopy__(self, memo) -> "SpecSession":
         """A branch of the conversation: it goes on from the same caches, of the same models."""
         branch = SpecSession()
+        branch.knowledge = copy.deepcopy(self.knowledge, memo)
         branch._kept = {role: replace(kept, rows=dict(kept.rows)) for role, kept in self._kept.items()}
         return branch
 
     def __getstate__(self) -> dict:
-        return {"_kept": {}}  # caches stay where their models are: a pickled session starts anew
+        return {"_kept": {}, "knowledge": self.knowledge}  # caches stay where their models are
 
     def reset(self) -> None:
-        """Forget both caches."""
+        """Forget both caches. What was learned stays."""
         self._kept.clear()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was learned of costs and acceptance (not the caches) as JSON."""
+        Path(path).write_text(json.dumps(self.knowledge.to_dict(), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "SpecSession":
+        """A new session that knows what a saved one had learned.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        session = cls()
+        try:
+            session.knowledge = Knowledge.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:  # json's own errors are some
+            raise ValueError(f"{path}: {error}") from None
+        return session
 
     def kept(self, role: str, model) -> Kept | None:
         """What the model of this role ("target", "draft") holds, if it still is that model.

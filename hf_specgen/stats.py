@@ -10,8 +10,12 @@ import contextvars
 import statistics
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from .advice import Advice
 
 
 def _ratio(a: float, b: float) -> float | None:
@@ -30,10 +34,24 @@ class AcceptanceByPosition:
     unconditional: list[float | None]
 
 
+@dataclass(frozen=True)
+class SourceFigures:
+    """The rounds whose drafted tokens came from one source."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return _ratio(self.accepted, self.drafted)
+
+
 class _Figures:
     """What a row and a whole call have in common, from `history`: one (drafted, accepted) per round; and `emitted`."""
 
     history: list[tuple[int, int]]
+    origins: list[str | None]
     emitted: int
 
     @property
@@ -67,6 +85,15 @@ class _Figures:
         return _ratio(self.emitted, self.rounds)
 
     @property
+    def by_source(self) -> dict[str, SourceFigures]:
+        """The rounds with drafts by where these came from."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for source, entry in zip(self.origins, self.history, strict=True):
+            if source is not None:
+                found.setdefault(source, []).append(entry)
+        return {s: SourceFigures(len(e), sum(d for d, _ in e), sum(a for _, a in e)) for s, e in found.items()}
+
+    @property
     def acceptance_by_position(self) -> AcceptanceByPosition:
         depth = max((d for d, _ in self.history), default=0)
         conditional, unconditional = [], []
@@ -87,6 +114,7 @@ class RowStats(_Figures):
         draft_forwards: draft forwards of the rounds in which this row could draft.
         fallback_reason: why this row was decoded without drafts, or None.
         trace: (drafted, accepted) of each round.
+        sources: where the drafted tokens of each round came from ("draft", "lookup", …), None where there were none.
     """
 
     emitted: int = 0
@@ -94,10 +122,20 @@ class RowStats(_Figures):
     draft_forwards: int = 0
     fallback_reason: str | None = None
     trace: list[tuple[int, int]] = field(default_factory=list)
+    sources: list[str | None] = field(default_factory=list)
 
     @property
     def history(self):
         return self.trace
+
+    @property
+    def origins(self):
+        return self.sources
+
+    def count(self, round_) -> None:
+        """Take in what became of a round (`lengths.base.Round`)."""
+        self.trace.append((round_.drafted, round_.accepted))
+        self.sources.append(round_.choice.offer.source if round_.drafted else None)
 
     @property
     def target_forwards(self) -> int:
@@ -112,6 +150,8 @@ class SpecStats(_Figures):
     Attributes:
         strategy, lossless: of the (last) call; None before any.
         fallback_reason: why a call was decoded without its draft; None if none was.
+        off_reason: why the length rule never used the draft; None if it did.
+        temperature: of the (last) call; 0 without sampling, None before any.
         target_forwards, draft_forwards: forwards run, prefills included (and one more of the target's where a cache is
             returned and rows ended before others: it reads their last tokens).
         prefill_seconds: both models' reading of the prompts.
@@ -127,6 +167,8 @@ class SpecStats(_Figures):
     strategy: str | None = None
     lossless: bool | None = None
     fallback_reason: str | None = None
+    off_reason: str | None = None
+    temperature: float | None = None
     calls: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0
@@ -142,6 +184,10 @@ class SpecStats(_Figures):
     @property
     def history(self):
         return [entry for row in self.rows for entry in row.trace]
+
+    @property
+    def origins(self):
+        return [source for row in self.rows for source in row.sources]
 
     @property
     def emitted(self) -> int:
@@ -175,11 +221,19 @@ class SpecStats(_Figures):
             return None
         return self.plain_steps * self.target_step_seconds / self.decode_seconds
 
+    def advice(self) -> "list[Advice]":
+        """Why the speed-up is what it is, and what to change: see `hf_specgen.advice`."""
+        from .advice import advice  # which reads these statistics
+
+        return advice(self)
+
     def add(self, other: "SpecStats") -> None:
         """Take another call's counts in."""
         self.rows.extend(other.rows)
         self.strategy, self.lossless = other.strategy, other.lossless
+        self.temperature = other.temperature
         self.fallback_reason = other.fallback_reason or self.fallback_reason
+        self.off_reason = other.off_reason or self.off_reason
         if other.target_step_seconds is not None:
             self.target_step_seconds = other.target_step_seconds
         for name in _SUMMED:
@@ -205,7 +259,13 @@ class SpecStats(_Figures):
             f"  speed-up            {show(self.actual_speedup, '.2f', '×')} actual, "
             f"{show(self.theoretical_speedup, '.2f', '×')} theoretical",
         ]
-        reasons = dict.fromkeys(r for r in (self.fallback_reason, *(row.fallback_reason for row in self.rows)) if r)
+        for source, seen in self.by_source.items():
+            lines.insert(
+                2, f"    from {source:12} {seen.accepted} of {seen.drafted} ({show(seen.acceptance_rate, '.0%')})"
+            )
+        reasons = dict.fromkeys(
+            r for r in (self.fallback_reason, self.off_reason, *(row.fallback_reason for row in self.rows)) if r
+        )
         return "\n".join(lines + [f"  without drafts      {reason}" for reason in reasons])
 
 
@@ -274,6 +334,14 @@ class Clock:
             torch.cuda.synchronize()
             return [begin.elapsed_time(end) / 1000 for begin, end in laps]
         return [end - begin for begin, end in laps]
+
+    def last(self, *names: str) -> float:
+        """Length of the last laps of these names together. On a GPU, ask once the host has waited for them."""
+        found = 0.0
+        for name in names:
+            begin, end = self.laps[name][-1]
+            found += begin.elapsed_time(end) / 1000 if self.cuda else end - begin
+        return found
 
     def fill(self, stats: SpecStats) -> None:
         total = time.perf_counter() - self.started

@@ -111,7 +111,12 @@ def plain(model, **kwargs):
 
 
 def spec(model, draft, strategy: str = "rejection", **kwargs):
-    """`generate` with speculation on, greedy and returning the dict unless told otherwise."""
+    """`generate` with speculation on, greedy, drafting five tokens a round and returning the dict unless told otherwise.
+
+    A toy draft is no cheaper than its target: by itself (`num_assistant_tokens=None`) it would be left alone.
+    """
+    if not {"num_assistant_tokens_schedule", "spec_source", "prompt_lookup_num_tokens"} & kwargs.keys():
+        kwargs = {"num_assistant_tokens": 5} | kwargs
     hf_specgen.enable(model)
     try:
         return model.generate(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import check_pair, demo, plan, quantize, recommend
+from . import bench, check_pair, cost, demo, plan, quantize, recommend
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -31,6 +31,8 @@ app.command("recommend")(recommend.command)
 app.command("check-pair")(check_pair.command)
 app.command("plan")(plan.command)
 app.command("quantize")(quantize.command)
+app.command("bench")(bench.command)
+app.command("cost")(cost.command)
 app.command("demo")(demo.command)
 
 

@@ -11,15 +11,17 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from ..cache.reader import new_cache, read_ends
 from ..cache.stock import Export, own_part, put_back_on_error, refuse_unknown_layers
 from ..config import SpecConfig
-from ..drafters import Drafter, ModelDrafter, Source
+from ..drafters import Drafter, Source
 from ..drafters.encoder import input_name
 from ..errors import SpecDraftError, SpecUnsupportedError
-from ..lengths import SCHEDULES
+from ..lengths import Terms
+from ..lengths.costs import POSITION_COST, expected_step
+from ..lengths.planner import LONGEST
 from ..noise import row_seeds
 from ..processors import custom_processors, own_processors
-from ..session import Kept, version_of
+from ..session import Kept, SpecSession, version_of
 from ..stats import Clock, SpecStats, publish
-from ..verifiers import verifier_for
+from ..verifiers import Verifier, verifier_for
 from .checks import (
     check_cache,
     check_call,
@@ -131,7 +133,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     stats = SpecStats(strategy=settings.spec_strategy, lossless=verifier.lossless, calls=1)
     stats.rows = [row.stats for row in rows]
     rest = config.max_length - prompt.ids.shape[1]
-    room = min(rest, 256) + min(rest, settings.num_assistant_tokens) + 1
+    room = min(rest, 256) + min(rest, LONGEST) + 1
     with clock.lap("prefill"):
         kept = session.kept("target", model) if session is not None else None
         read = prefill_rest(kept, prompt, room) if kept else prefill(model, prompt, config, call.model_kwargs, room)
@@ -142,15 +144,17 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     keep = None
     if session is not None:
         keep = Kept(model, version_of(model), read.target.cache.windows)
-        if isinstance(drafter, ModelDrafter):
+        if drafter is not None:
             drafter.keep_in(session)
     request.stream.prompts(call.input_ids, prompt.rows)
+    length = settings.length
+    length.start(_terms(model, drafter, verifier, session))
     loop = Decoding(
         read.target,
         rows,
         drafter,
         verifier,
-        SCHEDULES[settings.num_assistant_tokens_schedule](settings.num_assistant_tokens),
+        length,
         stats,
         clock,
         request.stream,
@@ -173,9 +177,12 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
         export.write(new)
     if session is not None:
         session.keep("target", keep)
-        session.keep("draft", drafter.keep if isinstance(drafter, ModelDrafter) else None)
+        session.keep("draft", drafter.keep if drafter is not None else None)
+        length.teach(session.knowledge)
     stats.target_forwards = read.target.forwards + read.forwards
     stats.plain_steps = max(row.emitted for row in stats.rows) - 1
+    stats.off_reason = length.why_off
+    stats.temperature = (1.0 if config.temperature is None else config.temperature) if config.do_sample else 0.0
     clock.fill(stats)
     publish(stats)
     if not config.return_dict_in_generate:
@@ -185,6 +192,19 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     keys = KeyColumns(prompt.layout, read.target.cache.windows)
     encoded = call.model_kwargs.get("encoder_outputs")
     return as_dict(sequences, rows, stats, result, read.outputs, keys, encoded, extended=not request.within)
+
+
+def _terms(model, drafter: Drafter | None, verifier: Verifier, session: SpecSession | None) -> Terms:
+    draft = drafter.model if drafter is not None else None
+    kind = model.device.type
+    return Terms(
+        free=not verifier.follows_draft,
+        inside=drafter is not None and drafter.stops_inside,
+        target_step=expected_step(model),
+        draft_step=None if draft is None else expected_step(draft),
+        position_cost=POSITION_COST.get(kind, POSITION_COST["cpu"]),
+        knowledge=session.knowledge if session is not None else None,
+    )
 
 
 def _rows(call: Prepared, request: SpecRequest, prompt: Prompt, source: Source | None) -> list[Row]:

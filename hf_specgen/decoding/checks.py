@@ -10,6 +10,7 @@ from ..cache import probe
 from ..cache.reader import device_of, new_cache
 from ..cache.states import keeps_state
 from ..cache.stock import columns_held, holds_kv, own_part, refuse_unknown_layers, window_of
+from ..config import SpecConfig
 from ..errors import SpecUnsupportedError
 from ..unwrap import unwrap
 from .prompt import Prompt, later_inputs, mask_name, media_of
@@ -29,11 +30,14 @@ def _refuse(message: str, way_out: str = PLAIN):
     raise SpecUnsupportedError(f"{message} {way_out}")
 
 
-def check_draft(target, draft, strategy: str):
-    """The draft, unwrapped, or None where the strategy needs none."""
+def check_draft(target, draft, settings: SpecConfig):
+    """The draft, unwrapped, or None where none is needed."""
     if draft is None:
-        if strategy != "coupled":
-            _refuse(f'spec_strategy="{strategy}" needs a draft.', "Pass assistant_model=, or drop spec_strategy.")
+        if settings.spec_strategy != "coupled" and not settings.looks_up:
+            _refuse(
+                f'spec_strategy="{settings.spec_strategy}" needs a draft.',
+                'Pass assistant_model=, or spec_source="lookup" to draft from the text itself, or drop spec_strategy.',
+            )
         return None
     if isinstance(draft, CandidateGenerator):
         if getattr(draft, "requires_model_outputs", False):
@@ -128,7 +132,6 @@ def check_call(config, model_kwargs: dict, synced_gpus: bool) -> None:
     if getattr(config, "constraints", None) or getattr(config, "force_words_ids", None):
         _refuse("Constrained beam search is not sampled token by token.")
     for name in (
-        "prompt_lookup_num_tokens",
         "assistant_early_exit",
         "use_mtp",
         "speculation_type",

@@ -1,14 +1,17 @@
 """The decoding loop: propose, score, accept, commit, learn."""
 
 import warnings
+from dataclasses import replace
 
 import torch
 
 from ..cache.reader import Reader
 from ..cache.stock import Export
-from ..drafters import Drafter, ModelDrafter
+from ..drafters import Drafter
 from ..errors import SpecDraftError, SpecNumericsError
-from ..lengths import Length
+from ..lengths import Choice, Length
+from ..lengths.base import NOTHING, Round, Seconds
+from ..lengths.offer import Offer
 from ..noise import Noise
 from ..processors import on_target
 from ..session import Kept
@@ -51,20 +54,24 @@ class Decoding:
         self.stats, self.clock = stats, clock
         self.stream, self.export, self.keep, self.plain_on_oom = stream, export, keep, plain_on_oom
         self.device = rows[0].ids.device
-        self.ranks = Ranks.of(target.model, getattr(drafter, "model", None))
+        self.ranks = Ranks.of(target.model, drafter.model if drafter is not None else None)
         self.begun = False  # whether the drafter knows the rows
+        if drafter is not None and not self.ranks.groups:
+            drafter.goes_on = length.goes_on
+        self.choices: list[Choice] = []  # of this round
+        self.drafts = 0  # forwards of the draft in this round
 
     def run(self, first_logits: torch.Tensor) -> None:
         """Decode until every row has ended. Round 0: the target's logits after the prompts, `[rows, vocabulary]`."""
         self.vocabulary = first_logits.shape[-1]
         self.ranks.begin(self.rows)
+        self.choices = [NOTHING] * len(self.rows)
         self.commit(self.no_proposal(), first_logits[:, None], self.noise())
-        self.begin_drafting()
         while self.rows:
             noise = self.noise()
             proposal, widths = self.ranks.proposal(self.rows, *self.propose(noise))
             logits = self.score(proposal, widths)
-            self.commit(proposal, logits, noise)
+            self.learn(self.commit(proposal, logits, noise), proposal.width)
 
     def noise(self) -> Noise:
         return Noise([row.seed for row in self.rows], [row.unseen + row.length for row in self.rows], self.device)
@@ -73,29 +80,34 @@ class Decoding:
         return Proposal.empty(len(self.rows), self.device)
 
     def begin_drafting(self) -> None:
-        if self.rows and self.drafter is not None:
-            self.begun = True
-            before = self.drafter.forwards
-            with self.clock.lap("draft prefill"):
-                self._guarded(lambda: self.drafter.begin(self.rows, self.vocabulary))
-            self._count_drafts(before)
+        self.begun = True
+        before = self.drafter.forwards
+        with self.clock.lap("draft prefill"):
+            self._guarded(lambda: self.drafter.begin(self.rows, self.vocabulary))
+        self._count_drafts(before)
 
     def propose(self, noise: Noise) -> tuple[Proposal, list[int]]:
         """The rows' drafts for this round, and how many tokens each was allowed: no more than it can still use."""
+        self.choices, self.drafts = self._choose(), 0
+        if self.drafter is not None and not self.begun and any(offer and offer.costs for offer, _ in self.choices):
+            self.begin_drafting()
         if self.drafter is None:
-            return self.no_proposal(), [0] * len(self.rows)
-        widths = [self._width(row) for row in self.rows]
+            self.choices = [NOTHING] * len(self.rows)
+        widths = [choice.width for choice in self.choices]
+        if not any(widths):
+            return self.no_proposal(), widths
         for row, width in zip(self.rows, widths, strict=True):
             row.reserve(width + 1)
+        self.drafter.choose([offer for offer, _ in self.choices])
         before = self.drafter.forwards
         with self.clock.lap("draft"):
             proposal = self._guarded(lambda: self.drafter.propose(self.rows, widths, self.verifier, noise))
-        if proposal is not None and not isinstance(self.drafter, ModelDrafter):
+        if proposal is not None and not self.drafter.trusted:
             proposal.check(len(self.rows), self.vocabulary, type(self.drafter).__name__)
-        taken = self._count_drafts(before)
-        self.stats.drafting_forwards += taken
-        for row, width in zip(self.rows, widths, strict=True):
-            row.stats.draft_forwards += taken if width else 0
+        self.drafts = self._count_drafts(before)
+        self.stats.drafting_forwards += self.drafts
+        for row, (offer, _) in zip(self.rows, self.choices, strict=True):
+            row.stats.draft_forwards += self.drafts if offer is not None and offer.costs else 0
         return proposal or self.no_proposal(), widths
 
     def _count_drafts(self, before: int) -> int:
@@ -104,18 +116,26 @@ class Decoding:
         self.stats.draft_forwards += taken
         return taken
 
-    def _width(self, row: Row) -> int:
-        wanted = min(self.length.next(row.index), row.limit - row.length - 1)
+    def _choose(self) -> list[Choice]:
+        if self.drafter is None:
+            return [NOTHING] * len(self.rows)
+        offers = [
+            self._usable(row, found) for row, found in zip(self.rows, self.drafter.offers(self.rows), strict=True)
+        ]
+        return self.ranks.choices(self.length.choose(self.rows, offers), offers)
+
+    def _usable(self, row: Row, offers: list[Offer]) -> list[Offer]:
+        """What of the offers the row can still use."""
+        room = row.limit - row.length - 1
         position = row.unseen + row.length + self.target.shift_of(row.index)
         if position <= self.target.context:  # beyond it only models without a table of positions get
-            wanted = min(wanted, self.target.context - position)
-        allowed = self.drafter.room(row)
-        if allowed <= 0 and row.stats.fallback_reason is None:
+            room = min(room, int(self.target.context - position))
+        if self.drafter.room(row) <= 0 and row.stats.fallback_reason is None:
             row.stats.fallback_reason = f"row {row.index}: its text ({row.length} tokens) is beyond the draft's context"
             if not self.stats.fallback_reason:
                 self.stats.fallback_reason = row.stats.fallback_reason
-                warnings.warn(f"{row.stats.fallback_reason}; it goes on without drafts.", stacklevel=2)
-        return max(0, min(wanted, allowed))
+                warnings.warn(f"{row.stats.fallback_reason}; it goes on without the draft.", stacklevel=2)
+        return [replace(offer, most=min(offer.most, room)) for offer in offers] if room > 0 else []
 
     def score(self, proposal: Proposal, widths: list[int]) -> torch.Tensor:
         """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
@@ -123,7 +143,16 @@ class Decoding:
             logits = score(self.target, self.rows, proposal, widths)
         return logits.to(self.device, torch.float32)
 
-    def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> None:
+    def learn(self, rounds: list[Round], width: int) -> None:
+        if self.drafter is None:
+            return
+        target = self.clock.last("verify" if width else "step")
+        drafted = any(offer and offer.costs for _, (offer, _), _, _ in rounds)
+        draft = self.clock.last("draft") if drafted else 0.0
+        steps = (self.drafts or width) if drafted else 0  # not every drafter counts its forwards
+        self.length.learn(rounds, Seconds(len(rounds), width + 1, target, draft, steps))
+
+    def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> list[Round]:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
         scores = on_target(self.rows, proposal, logits)
         verdict = self.verifier.accept(proposal, scores, noise)
@@ -134,11 +163,12 @@ class Decoding:
         outcome = outcome.tolist()  # the round's one read by the host
         self._refuse_nan([o[0] for o in outcome])
         collected = self.target.collected or [[]] * len(self.rows)
+        rounds = []
         for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
             row.last_drafted = drafted[:count]
-            stay = row.commit(count, accepted, [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
+            rounds.append(Round(row.index, self.choices[b], count, accepted))
+            stay = row.commit(rounds[-1], [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
             self.target.roll_back(b, row.unseen + row.length - 1)
-            self.length.learn(row.index, count, accepted)
             for token in stay:
                 self.stream.token(row.index, token)
         if self.drafter is not None and proposal.width:
@@ -146,6 +176,7 @@ class Decoding:
         for b in reversed(range(len(self.rows))):
             if self.rows[b].done:
                 self._release(b)
+        return rounds
 
     def _release(self, b: int) -> None:
         row = self.rows[b]

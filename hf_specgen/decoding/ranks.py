@@ -7,6 +7,8 @@ last bit of a logit, feed the model different tokens, or wait for each other for
 import torch
 from torch.nn.functional import pad
 
+from ..lengths.base import NOTHING, Choice
+from ..lengths.offer import Offer
 from ..verifiers import Proposal
 from .rows import Row
 from .stops import Stops
@@ -54,6 +56,17 @@ class Ranks:
         for row, seed in zip(rows, seeds, strict=True):
             row.seed = seed
             row.stops = SharedStops(row.stops, self)
+
+    def choices(self, choices: list[Choice], offers: list[list[Offer]]) -> list[Choice]:
+        """The first rank's choices among offers that are the same everywhere: it may have looked at its clock."""
+        if not self.groups:
+            return choices
+        places = [found.index(c.offer) if c.offer in found else -1 for c, found in zip(choices, offers, strict=True)]
+        agreed = self.agree(torch.tensor([places, [c.width for c in choices]])).tolist()
+        return [
+            Choice(found[place], width) if place >= 0 else NOTHING
+            for place, width, found in zip(*agreed, offers, strict=True)
+        ]
 
     def proposal(self, rows: list[Row], proposal: Proposal, widths: list[int]) -> tuple[Proposal, list[int]]:
         """The first rank's proposal, and how many tokens it allowed each row. A drafter may have drawn others here, or

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..lengths.base import Round
 from ..processors import RowProcessors, catch_up
 from ..stats import RowStats
 from .stops import Stops
@@ -56,8 +57,7 @@ class Row:
 
     def commit(
         self,
-        drafted: int,
-        accepted: int,
+        outcome: Round,
         new: list[int],
         scores: torch.Tensor,
         logits: torch.Tensor,
@@ -66,7 +66,7 @@ class Row:
         """Append what a round gave, up to a stop. Returns the tokens that stay.
 
         Args:
-            drafted, accepted: of this row in this round.
+            outcome: of this row in this round.
             new: the accepted tokens and the one after them.
             scores, logits: `[slots, vocabulary]`, processed and raw; slot i led to new[i].
             collected: per slot, other outputs to keep (see `Reader.collect`); none in the first round.
@@ -86,8 +86,8 @@ class Row:
             self.steps.append({name: tuple(x.clone() for x in layers) for name, layers in slot.items()})
         catch_up(self, kept, logits)
         self.tokens.extend(new[:kept])
-        self.from_draft.extend(i < accepted for i in range(kept))
-        self.stats.trace.append((drafted, accepted))
+        self.from_draft.extend(i < outcome.accepted for i in range(kept))
+        self.stats.count(outcome)
         self.stats.emitted += kept
         self.stats.trimmed += len(new) - kept
         return new[:kept]

@@ -11,6 +11,8 @@ from ..errors import SpecUnsupportedError
 from .base import Drafter
 from .encoder import Source, check_encoder
 from .generator import GeneratorDrafter
+from .hybrid import HybridDrafter
+from .lookup import LookupDrafter
 from .model import ModelDrafter
 from .reading import MappedIds, OtherVocabulary, OtherVocabularyAsText
 from .text import TextDrafter
@@ -65,4 +67,32 @@ def drafter_for(
     return kind(draft, threshold, sorted({*ends, *own_ends}), device, source, never, reading)
 
 
-__all__ = ["Drafter", "GeneratorDrafter", "ModelDrafter", "Source", "drafter_for"]
+def with_lookup(drafter: Drafter | None, settings, config, never: list[int]) -> Drafter | None:
+    """The source that the call asks for: the drafter, the text's own repetitions, or both.
+
+    Args:
+        drafter: of the draft, or None. Those that are no models stay alone: they are what the caller wanted.
+        settings: of the call, a `SpecConfig`.
+        config: the prepared GenerationConfig of the call.
+    """
+    hybrid = isinstance(drafter, ModelDrafter) and settings.source == "hybrid"
+    if not hybrid and (drafter is not None or not settings.looks_up):
+        return drafter
+    ends = [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
+    limits = {"most": settings.prompt_lookup_num_tokens, "ngram": settings.max_matching_ngram_size}
+    lookup = LookupDrafter(
+        **{name: value for name, value in limits.items() if value is not None}, eos=ends, never=never
+    )
+    return HybridDrafter(drafter, lookup) if hybrid else lookup
+
+
+__all__ = [
+    "Drafter",
+    "GeneratorDrafter",
+    "HybridDrafter",
+    "LookupDrafter",
+    "ModelDrafter",
+    "Source",
+    "drafter_for",
+    "with_lookup",
+]

@@ -1,14 +1,17 @@
 """The interface of a source of candidates."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from ..lengths.offer import Offer
 from ..noise import Noise, row_seeds
 from ..processors import RowProcessors
+from ..session import Kept, SpecSession
 from ..verifiers import Proposal, Verifier, verifier_for
 
 
@@ -42,13 +45,33 @@ class Drafter(CandidateGenerator):
     forwards: int = 0
     num_assistant_tokens: int = 5
     do_sample: bool = False
+    goes_on: Callable[[list, int, list[float]], list[bool]] | None = None
+    keep: Kept | None = None
+    model: torch.nn.Module | None = None
+    trusted: bool = False  # its proposals need no check
     _lone: LoneRow | None = None
 
+    @property
+    def stops_inside(self) -> bool:
+        """Whether `propose` asks `goes_on` (see `Length.goes_on`), where it is set, between its tokens."""
+        return False
+
     def begin(self, rows: list, vocabulary: int | None = None) -> None:
-        """Read the prompts. Called once, after the target's first token, with the rows that it has not ended.
+        """Read the texts. Called once, before the first round in which an offer that costs was chosen, with the rows
+        that have not ended.
 
         `vocabulary`: how many logits the target has.
         """
+
+    def keep_in(self, session: SpecSession) -> None:
+        """Go on from what the session holds, and collect in `keep` what it is to hold."""
+
+    def offers(self, rows: list) -> list[list[Offer]]:
+        """What could be drafted for each row in the coming round."""
+        return [[Offer("draft", room)] if (room := self.room(row)) > 0 else [] for row in rows]
+
+    def choose(self, offers: list[Offer | None]) -> None:
+        """Which of its offers was chosen for each row: said before `propose`."""
 
     def room(self, row) -> int:
         """How many more tokens of this row the drafter has a context for; at 0 the row goes on without drafts."""

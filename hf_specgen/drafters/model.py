@@ -30,6 +30,8 @@ class ModelDrafter(Drafter):
         reading: what the target's tokens are to the draft; None: the same ids.
     """
 
+    trusted = True
+
     def __init__(
         self,
         model,
@@ -55,11 +57,14 @@ class ModelDrafter(Drafter):
         self.indices: list[int] = []  # per row: its place in the batch
         self.prefills = 0
         self.kept: Kept | None = None  # from the last call of a session
-        self.keep: Kept | None = None  # for the next
 
     @property
     def forwards(self) -> int:
         return self.reader.forwards + self.prefills if self.reader is not None else 0
+
+    @property
+    def stops_inside(self):
+        return self.alone and self.device.type == "cpu"  # elsewhere each question would make the host wait
 
     def room(self, row) -> int:
         """Every token fed back needs a position in the draft's table."""
@@ -125,7 +130,8 @@ class ModelDrafter(Drafter):
         return ids.masked_fill(ids >= self.known_ids, 0)
 
     def propose(self, rows, widths, verifier, noise):
-        width, home = max(widths), rows[0].ids.device
+        widths, home = list(widths), rows[0].ids.device
+        width = max(widths)
         if not width:
             return Proposal.empty(len(rows), home)
         self.reader.cache.reserve(width + 1)
@@ -133,6 +139,8 @@ class ModelDrafter(Drafter):
         tokens, q, sure, self.peaks = [], [], [], []
         logits = self._read_unread(rows, widths)
         for step in range(width):
+            if step == max(widths):
+                break
             if step:
                 fed = self._known(self.reading.fed(tokens[-1])[:, None].to(self.device))
                 logits = self.reader.read(fed, [int(step < w) for w in widths], keep=1)[:, 0]
@@ -147,6 +155,8 @@ class ModelDrafter(Drafter):
             chosen, distribution = verifier.draw(scores, noise, step)
             tokens.append(chosen)
             q.append(distribution)
+            if self.goes_on is not None and self.stops_inside:
+                self._stop_where_told(rows, widths, step, scores)
             if trials is not None:
                 for row, allowed, token in zip(rows, widths, chosen, strict=True):
                     if step < allowed:
@@ -158,6 +168,15 @@ class ModelDrafter(Drafter):
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
         counts = torch.minimum(counts, self._ends(drafted, sure))
         return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1))
+
+    def _stop_where_told(self, rows, widths: list[int], step: int, scores: torch.Tensor) -> None:
+        """Shorten `widths` to what is drafted where a further token is not worth its cost. What was drawn stays."""
+        open_ = [b for b, width in enumerate(widths) if width > step]
+        tops = (self.peaks[-1] - scores.logsumexp(-1)).exp().tolist()
+        on = self.goes_on([rows[b] for b in open_], step, [tops[b] for b in open_])
+        for b, more in zip(open_, on, strict=True):
+            if not more:
+                widths[b] = step + 1
 
     def _ends(self, drafted: torch.Tensor, sure: list[torch.Tensor]) -> torch.Tensor:
         """How many tokens of each row `[rows]` count: up to and with an EOS, and before a doubtful distribution."""
@@ -182,7 +201,7 @@ class ModelDrafter(Drafter):
         if not any(behind):  # the first round: the prefill has read everything
             return self.first_logits
         width = max(behind)
-        if width > 2:  # after rounds without drafts: all but the last token first, each row its own number
+        if width > 2 and len({n for n in behind if n}) > 1:  # all but the last token first, each row its own number
             self._read_texts([text[len(text) - n : -1] if n else [] for text, n in zip(texts, behind, strict=True)])
             width = 1
         for b, text in enumerate(texts):

@@ -15,6 +15,8 @@ from .reading import OtherVocabularyAsText
 class TextDrafter(ModelDrafter):
     """Greedy. The target's logits processors do not run on the draft: they know nothing of its ids."""
 
+    stops_inside = False  # several of its tokens may make one of the target's
+
     reading: OtherVocabularyAsText
 
     def __init__(self, *args, **kwargs):

@@ -1,11 +1,11 @@
 """Always the same number."""
 
-from .base import Length
+from .base import PerRow
 
 
-class ConstantLength(Length):
+class ConstantLength(PerRow):
     def next(self, row: int) -> int:
         return self.initial
 
-    def learn(self, row: int, drafted: int, accepted: int) -> None:
+    def learn_row(self, row: int, drafted: int, accepted: int) -> None:
         pass

@@ -66,10 +66,12 @@ class Verifier(ABC):
     Attributes:
         name: what `spec_strategy=` calls it.
         lossless: whether it keeps the target's law; statistics and outputs carry it.
+        follows_draft: whether the ids (not their law) depend on what is drafted.
     """
 
     name: str
     lossless: bool = True
+    follows_draft: bool = True
 
     @abstractmethod
     def draw(self, scores: torch.Tensor, noise: Noise, offset: int) -> tuple[torch.Tensor, torch.Tensor | None]:

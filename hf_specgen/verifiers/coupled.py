@@ -15,6 +15,7 @@ from .greedy import GreedyVerifier
 
 class CoupledVerifier(Verifier):
     name = "coupled"
+    follows_draft = False
 
     def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
         return (scores.log_softmax(-1) + noise.gumbel(offset, scores.shape[-1])).argmax(-1), None

@@ -7,6 +7,7 @@ from .base import Proposal, Verdict, Verifier, leading
 
 class GreedyVerifier(Verifier):
     name = "greedy"
+    follows_draft = False
 
     def draw(self, scores, noise, offset):
         return scores.argmax(-1), None

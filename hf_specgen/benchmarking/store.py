@@ -1,0 +1,133 @@
+"""The folder of a bench: `manifest.json`, what was measured on what, and `records.jsonl`, one line per call."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .record import Cell, Record
+
+MANIFEST, RECORDS = "manifest.json", "records.jsonl"
+INFORMATION = "arguments"
+"""The one part of a manifest that may change from run to run: what was asked for last."""
+
+
+class Store:
+    """Records, kept on disk as they come (without a folder: in memory only).
+
+    Attributes:
+        manifest: of this run, and of the runs before it in this folder.
+        records: of these runs, too. Without those that failed: they are measured again.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, manifest: dict[str, Any]):
+        """
+        Raises:
+            ValueError: the folder holds something else, or a bench of other models, prompts, versions or lengths; the
+                message says what differs.
+        """
+        self.folder = None if folder is None else Path(folder)
+        self.manifest, self.records = manifest, []
+        self._file = None
+        if self.folder is None:
+            return
+        if (self.folder / MANIFEST).is_file():
+            self.manifest = merged(self._read_manifest(), manifest, self.folder)
+            if (self.folder / RECORDS).is_file():
+                self.records = [record for record in read_records(self.folder) if record.error is None]
+        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise ValueError(f"{self.folder} is not empty, and not a bench's: pass a new folder.")
+
+    def open(self) -> None:
+        """Write the manifest, and whatever is worth keeping; from here on records are appended."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = "".join(_line(record) for record in self.records)
+        for name, content in ((MANIFEST, json.dumps(self.manifest, indent=2) + "\n"), (RECORDS, lines)):
+            partly = self.folder / f"{name}.partly"
+            partly.write_text(content, encoding="utf-8")
+            partly.replace(self.folder / name)  # at no moment is what was measured not on disk
+        self._file = (self.folder / RECORDS).open("a", encoding="utf-8")
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        if self._file is not None:
+            self._file.write(_line(record))
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def known(self) -> set[tuple[Cell, int]]:
+        """What need not be measured: (cell, repetition)."""
+        return {(record.cell, record.repeat) for record in self.records}
+
+    def _read_manifest(self) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON ({error}): pass a new folder.") from None
+        if not isinstance(manifest, dict):
+            raise ValueError(f"{path} is not a bench's: pass a new folder.")
+        return manifest
+
+
+def read_records(folder: str | os.PathLike[str]) -> list[Record]:
+    """What a bench has measured. A last line that was cut off (the process was killed) does not count.
+
+    Raises:
+        ValueError: a line that is no record, by its number.
+    """
+    path = Path(folder) / RECORDS
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            data = json.loads(line)
+            if not isinstance(data, dict):
+                raise ValueError("it is no JSON object")
+            records.append(Record.from_dict(data))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return records
+
+
+def merged(old: dict[str, Any], new: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Both, where they do not contradict: a run may add contenders and tasks, not change what was measured.
+
+    Raises:
+        ValueError: they do.
+    """
+    compared = {name: value for name, value in new.items() if name != INFORMATION}
+    if different := list(_differences(old, compared, "")):
+        raise ValueError(f"{folder} holds another bench: {'; '.join(different)}. Pass a new folder.")
+    return _union(old, compared) | {INFORMATION: new.get(INFORMATION)}
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], inside: str):
+    for name in (name for name in new if name in old):
+        before, now = old[name], new[name]
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _differences(before, now, f"{inside}{name}.")
+        elif before != now:
+            yield f"{inside}{name} was {_short(before)}, and is {_short(now)}"
+
+
+def _union(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return old | {name: _union(old.get(name), value) for name, value in new.items()}
+
+
+def _short(value: Any) -> str:
+    return value.get("name", "another") if isinstance(value, dict) else json.dumps(value)
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record.to_dict(), allow_nan=False) + "\n"

@@ -1,0 +1,151 @@
+"""hf-specgen cost: what a million tokens cost and how many GPUs a load needs, with and without speculation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_specgen.benchmarking.pricing import Cost, Terms, Throughputs
+
+SECONDS_PER_DAY = 86_400
+
+
+def command(
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of a bench (--out), or its records.jsonl.", show_default=False)
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(help="Instead of --results: with speculation.", show_default=False)
+    ] = None,
+    plain_tokens_per_second: Annotated[
+        float | None, typer.Option(help="Instead of --results: without.", show_default=False)
+    ] = None,
+    price_per_hour: Annotated[float | None, typer.Option(help="Of one GPU.", show_default=False)] = None,
+    gpus_per_replica: Annotated[int, typer.Option(help="GPUs that this throughput takes.")] = 1,
+    load: Annotated[float | None, typer.Option(help="Tokens per second wanted in all.", show_default=False)] = None,
+    tokens_per_day: Annotated[float | None, typer.Option(help="The same, per day.", show_default=False)] = None,
+    utilization: Annotated[float, typer.Option(help="Share of the paid time in which tokens are made.")] = 1.0,
+    task: Annotated[
+        list[str] | None, typer.Option(help="With --results: only this task; may be repeated.", show_default=False)
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="With --results: only this batch.", show_default=False)] = None,
+    currency: Annotated[str, typer.Option(help="Sign in front of prices.")] = "$",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Price a million tokens and count the GPUs a load needs, from measured throughput, beside plain decoding.
+
+    Exit code: 0 computed, 2 could not.
+    """
+    from hf_specgen.benchmarking.pricing import Terms, costs
+
+    try:
+        if price_per_hour is None:
+            raise ValueError("--price-per-hour is missing: what one GPU costs for an hour.")
+        if load is not None and tokens_per_day is not None:
+            raise ValueError("--load and --tokens-per-day say the same: pass one of them.")
+        wanted = load if tokens_per_day is None else tokens_per_day / SECONDS_PER_DAY
+        terms = Terms(price_per_hour, gpus_per_replica, utilization, wanted)
+        measured = _measured(results, tokens_per_second, plain_tokens_per_second, task or [], batch)
+        tables = [(one, costs(one.tokens_per_second, terms)) for one in measured]
+    except (OSError, ValueError) as error:  # a missing folder, a price that cannot be: one line, no traceback
+        typer.echo(f"cost: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(_plain(terms, currency, tables), indent=2))
+    else:
+        _print(terms, currency, tables)
+
+
+def _measured(
+    results: Path | None, speculative: float | None, plain: float | None, tasks: list[str], batch: int | None
+) -> list[Throughputs]:
+    from hf_specgen.benchmarking.pricing import by_hand, throughputs
+    from hf_specgen.benchmarking.store import RECORDS, read_records
+
+    if results is None:
+        if speculative is None or plain is None:
+            raise ValueError("Pass --results, or both --tokens-per-second and --plain-tokens-per-second.")
+        if tasks or batch is not None:
+            raise ValueError("--task and --batch choose among --results, which is missing.")
+        return [by_hand(speculative, plain)]
+    if speculative is not None or plain is not None:
+        raise ValueError("--results holds the tokens per second: pass either it or them.")
+    folder = results.parent if results.name == RECORDS else results
+    if not (folder / RECORDS).is_file():
+        raise ValueError(f"{results} holds no {RECORDS}: pass a folder that hf-specgen bench has written.")
+    return throughputs(read_records(folder), tasks, batch)
+
+
+def _plain(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cost]]]) -> dict:
+    listed = [
+        (one.setting._asdict() if one.setting else {})
+        | {"tasks": list(one.tasks), "calls": one.calls, "left_out": dict(one.left_out)}
+        | {"configurations": [asdict(cost) for cost in costs]}
+        for one, costs in tables
+    ]
+    return {"currency": currency} | asdict(terms) | {"tables": listed}
+
+
+def _print(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cost]]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)  # soft: a line piped into a file stays one line
+    facts = [
+        f"{currency}{_money(terms.price_per_hour)} per GPU and hour",
+        f"{terms.gpus_per_replica} GPU{'s' if terms.gpus_per_replica > 1 else ''} per replica",
+        f"busy {terms.utilization:.0%} of the time",
+    ]
+    if terms.load is not None:
+        facts.append(f"{terms.load:,.6g} tokens/s wanted")
+    console.print(Text(", ".join(facts)))
+    for one, costs in tables:
+        console.print()
+        note = "Throughput as given: it holds for the batch and the prompts it was measured with."
+        if one.setting:
+            console.print(Text(str(one.setting), "bold"))
+            tasks = ", ".join(one.tasks)
+            note = f"Measured at this setting, over {one.calls} calls each ({tasks}); it holds for no other."
+        console.print(Text(note, "dim"))
+        console.print(_table(terms, currency, costs))
+        for name, why in one.left_out.items():
+            console.print(Text(f"left out: {name} ({why})", "yellow"))
+
+
+def _table(terms: Terms, currency: str, costs: list[Cost]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = [("", lambda cost: cost.name)]
+    columns.append(("tokens/s\nper GPU", lambda cost: f"{cost.tokens_per_second_per_gpu:,.2f}"))
+    if terms.gpus_per_replica > 1:
+        columns.append(("tokens/s\nper replica", lambda cost: f"{cost.tokens_per_second:,.2f}"))
+    columns.append((f"{currency} per\nmillion", lambda cost: _money(cost.million)))
+    columns.append(("saving", lambda cost: _saving(cost, cost.million_saving)))
+    if terms.load is not None:
+        columns.append(("GPUs", lambda cost: f"{cost.gpus:,}"))
+        columns.append((f"{currency} per\nhour", lambda cost: _money(cost.hour)))
+        columns.append(("saving", lambda cost: _saving(cost, cost.hour_saving)))
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for head, _ in columns:
+        table.add_column(Text(head), justify="right" if head else "left", vertical="bottom", no_wrap=True)
+    for cost in costs:
+        style = "yellow" if cost.million_saving < 0 else ""
+        table.add_row(*(Text(value(cost), style) for _, value in columns))
+    return table
+
+
+def _saving(cost: Cost, share: float) -> str:
+    return "–" if cost.name == "plain" else f"{share:.1%}"
+
+
+def _money(amount: float) -> str:
+    """At least two decimals, and three digits that say something."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.3g}"

@@ -1,0 +1,112 @@
+"""How likely drafted tokens are accepted: by source, evidence and position, and by the draft's own confidence."""
+
+from __future__ import annotations
+
+MEMORY = 48.0
+"""Tokens that an estimate remembers: texts change (code, then prose)."""
+DEPTH = 16
+"""Positions that are told apart."""
+
+DRAFT = 0.7
+"""First guess for a model: healthy pairs accept 60 to 90 % (Leviathan et al. 2023, Table 3; Spec-Bench)."""
+LOOKUP = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
+"""First guess for a match, by its evidence from 0 on: the longer, the better."""
+
+_EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.96, 0.99)
+
+
+def first_guess(source: str, evidence: int) -> float:
+    return LOOKUP[min(evidence, len(LOOKUP) - 1)] if source == "lookup" else DRAFT
+
+
+class Count:
+    """Hits among trials, the old ones fading."""
+
+    __slots__ = ("hits", "trials")
+
+    def __init__(self, hits: float = 0.0, trials: float = 0.0):
+        self.hits, self.trials = hits, trials
+
+    def add(self, hits: float, trials: float) -> None:
+        self.hits, self.trials = self.hits + hits, self.trials + trials
+        if self.trials > MEMORY:
+            self.hits, self.trials = self.hits * MEMORY / self.trials, MEMORY
+
+    def near(self, prior: float, strength: float) -> float:
+        """Mean of the Beta posterior for a prior that counts as much as `strength` trials."""
+        return (self.hits + strength * prior) / (self.trials + strength)
+
+
+class Acceptance:
+    """Conditional acceptance: of a token, given that all before it in the round were accepted.
+
+    Estimates lean on a parent (those of all rows, of the session, the first guess) as long as little was seen here,
+    and positions lean on each other.
+    """
+
+    def __init__(self, parent: Acceptance | None = None, strength: float = 2.0):
+        self.parent, self.strength = parent, strength
+        self.classes: dict[tuple[str, int], Count] = {}
+        self.places: dict[tuple[str, int, int], Count] = {}
+        self.bins: dict[int, Count] = {}
+
+    def rate(self, source: str, evidence: int, place: int) -> float:
+        """Probability that the token at `place` (from 0) is accepted, before its distribution is known."""
+        place = min(place, DEPTH - 1)
+        parent = self.parent
+        guess = first_guess(source, evidence) if parent is None else parent.rate(source, evidence, place)
+        whole = self.classes.get((source, evidence))
+        if whole is None:
+            return guess
+        guess = whole.near(guess, self.strength)
+        here = self.places.get((source, evidence, place))
+        return guess if here is None else here.near(guess, 6.0)
+
+    def chain(self, source: str, evidence: int, most: int) -> list[float]:
+        """E_w for w = 0 … `most`: expected tokens of a round that drafts w, 1 + Σ_{k≤w} Π_{i≤k} α_i."""
+        expected, all_so_far, found = 1.0, 1.0, [1.0]
+        for place in range(most):
+            all_so_far *= self.rate(source, evidence, place)
+            expected += all_so_far
+            found.append(expected)
+        return found
+
+    def confident(self, top: float) -> float:
+        """Probability that a model's token is accepted whose distribution gives its most probable token `top`."""
+        bin_ = sum(top > edge for edge in _EDGES)
+        guess = self.parent.confident(top) if self.parent is not None else min(0.98, max(0.02, top))
+        here = self.bins.get(bin_)
+        return guess if here is None else here.near(guess, 4.0)
+
+    def learn(self, source: str, evidence: int, drafted: int, accepted: int, tops: list[float]) -> None:
+        """Count a round; `tops`: of the drafted tokens' distributions, where known."""
+        reached = min(drafted, accepted + 1)
+        self.classes.setdefault((source, evidence), Count()).add(accepted, reached)
+        for place in range(reached):
+            key = (source, evidence, min(place, DEPTH - 1))
+            self.places.setdefault(key, Count()).add(place < accepted, 1)
+        for place, top in enumerate(tops[:reached]):
+            self.bins.setdefault(sum(top > edge for edge in _EDGES), Count()).add(place < accepted, 1)
+
+    def add(self, other: Acceptance) -> None:
+        """Take another's counts in."""
+        for name in ("classes", "places", "bins"):
+            mine = getattr(self, name)
+            for key, count in getattr(other, name).items():
+                mine.setdefault(key, Count()).add(count.hits, count.trials)
+
+    def to_dict(self) -> dict:
+        return {
+            "classes": [[*key, c.hits, c.trials] for key, c in sorted(self.classes.items())],
+            "places": [[*key, c.hits, c.trials] for key, c in sorted(self.places.items())],
+            "bins": [[key, c.hits, c.trials] for key, c in sorted(self.bins.items())],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict) -> Acceptance:
+        found = cls()
+        for name in ("classes", "places"):
+            for *key, hits, trials in data[name]:
+                getattr(found, name)[tuple(key)] = Count(hits, trials)
+        found.bins = {key: Count(hits, trials) for key, hits, trials in data["bins"]}
+        return found

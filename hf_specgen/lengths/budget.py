@@ -1,0 +1,36 @@
+"""What drafting may lose: the reason why a call is never much slower than plain decoding, whatever the draft."""
+
+ALLOWANCE = 1.5
+"""Plain steps that trying a draft may cost in a call."""
+SHARE = 0.01
+"""And so much more of the time that the call has taken."""
+FIRST_WAIT = 6
+"""Rounds without drafts before one is tried again. Doubled after every trial in vain: a text may change."""
+
+
+class Budget:
+    """Keeps account, in plain steps: `lost` is the time that the rounds took beyond what plain decoding would have
+    taken for their tokens (negative: gained)."""
+
+    def __init__(self):
+        self.taken = self.lost = 0.0
+        self.idle, self.wait = 0, FIRST_WAIT
+
+    def allows(self, cost: float) -> bool:
+        return self.lost + cost <= ALLOWANCE + SHARE * self.taken
+
+    def trial_due(self, cost: float) -> bool:
+        return self.idle >= self.wait and self.allows(cost)
+
+    def book(self, time: float, tokens: float, drafted: bool) -> None:
+        """Count a round of so many plain steps and tokens per row."""
+        self.taken += time
+        if not drafted:
+            self.idle += 1
+            return
+        self.lost += time - tokens
+        if tokens > time:
+            self.wait = FIRST_WAIT
+        elif self.idle >= self.wait:
+            self.wait *= 2
+        self.idle = 0

@@ -1,0 +1,78 @@
+"""The default: draft what brings the most tokens per second, and nothing where nothing pays.
+
+What drafting brings and costs is learned in the call (and from a session's or a configuration's `Knowledge`). Where the
+ids would depend on it, with sampling and a rule such as rejection, each row is planned by itself, with costs that are
+fixed before the call: estimated from the models' sizes, or known from before.
+"""
+
+from __future__ import annotations
+
+from .acceptance import Acceptance
+from .base import Length, Round, Seconds, Terms
+from .costs import Costs
+from .knowledge import Knowledge
+from .planner import LONGEST, Planner
+
+
+class GoodputLength(Length):
+    """Args:
+    initial: ignored (the interface's): the first draft is as long as the first guesses make it.
+    longest: tokens that a model drafts in a round, at most.
+    """
+
+    def __init__(self, longest: int = LONGEST):
+        self.longest = longest
+
+    def start(self, terms: Terms) -> None:
+        self.terms = terms
+        knowledge = terms.knowledge or Knowledge()
+        self.known, self.seen = knowledge.acceptance, Acceptance()
+        self.costs = Costs(terms.target_step, terms.draft_step, terms.position_cost)
+        self.measured = self.costs if terms.free else Costs(terms.target_step, terms.draft_step, terms.position_cost)
+        if knowledge.costs is not None:
+            self.costs.take(knowledge.costs)
+        self.planners: dict[int, Planner] = {}
+
+    def _planner(self, index: int = -1) -> Planner:
+        if index not in self.planners:
+            self.planners[index] = Planner(self.terms, self.costs, self.known, self.longest)
+        return self.planners[index]
+
+    def choose(self, rows, offers):
+        if self.terms.free:
+            return self._planner().choose(rows, offers)
+        return [self._planner(row.index).choose([row], [found])[0] for row, found in zip(rows, offers, strict=True)]
+
+    def goes_on(self, rows, step, tops):
+        if self.terms.free:
+            return [self._planner().goes_on(rows, step, tops)] * len(rows)
+        return [self._planner(row.index).goes_on([row], step, [top]) for row, top in zip(rows, tops, strict=True)]
+
+    def learn(self, rounds: list[Round], seconds: Seconds) -> None:
+        self.measured.observe_target(seconds.rows, seconds.width, seconds.target)
+        if seconds.steps:
+            self.measured.observe_draft(seconds.rows, seconds.draft / seconds.steps)
+        for index, (offer, _), drafted, accepted in rounds:
+            if offer is not None:
+                tops = self._planner(-1 if self.terms.free else index).tops[index]
+                self.seen.learn(offer.source, offer.evidence, drafted, accepted, tops)
+        if self.terms.free:
+            planner = self._planner()
+            planner.learn(rounds, planner.time(seconds.width - 1, seconds.steps))
+            return
+        for one in rounds:
+            planner = self._planner(one.index)
+            steps = one.drafted if one.choice.offer is not None and one.choice.offer.costs else 0
+            planner.learn([one], planner.time(one.drafted, steps))
+
+    def teach(self, knowledge: Knowledge) -> None:
+        """Add what this call has seen."""
+        knowledge.acceptance.add(self.seen)
+        if self.measured.measured:
+            knowledge.costs = self.measured.to_dict()
+
+    @property
+    def why_off(self) -> str | None:
+        """Why no row was ever given to the draft; None if one was, or none was asked."""
+        reasons = [planner.why_off for planner in self.planners.values()]
+        return reasons[0] if reasons and all(reasons) else None

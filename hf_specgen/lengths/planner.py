@@ -1,0 +1,210 @@
+"""The best use of a round, for rows that are planned together. Time is counted in plain steps of those rows.
+
+With a_k = Π_{i≤k} α_i, a round that drafts K tokens gives a row E_K = 1 + Σ_{k≤K} a_k tokens and takes
+T_K = t_target(K+1) + Σ_{k≤K} c_k (Leviathan et al. 2023, section 3.3, with acceptance by position and measured steps).
+Tokens per time are highest under the rule that maximises tokens − R·time in every round, where R is the rate that this
+rule reaches (renewal reward; Dinkelbach 1967). R is never below 1, plain decoding's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .acceptance import Acceptance
+from .base import NOTHING, Choice, Round, Terms
+from .budget import Budget
+from .costs import Costs
+from .means import FadingMean
+from .offer import Offer
+
+LONGEST = 16
+"""Tokens that a model drafts in a round, at most."""
+MARGIN = 0.01
+"""Tokens per row that drafting must be expected to gain over a plain step: below it, noise decides."""
+BEST_CASE = 0.95
+"""Acceptance that no draft is taken to exceed: one that could not pay even so is not begun."""
+DRAFT = "draft"
+"""The source whose drafts can be stopped inside: a model."""
+SURE = 1.3
+"""An expected rate from which on plain decoding need not be timed to know that drafting pays."""
+
+
+@dataclass
+class Prospect:
+    """What a row may expect: `found[w]` tokens if it drafts w of its match, `model` tokens if the model drafts."""
+
+    row: object
+    lookup: Offer | None
+    draft: Offer | None
+    found: list[float]
+    model: float = 1.0
+
+
+class Planner:
+    """Chooses for some rows together: all of a batch, or one.
+
+    Args:
+        known: acceptance to start from.
+        longest: tokens that a model drafts in a round, at most.
+    """
+
+    def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
+        self.terms, self.costs, self.longest = terms, costs, longest
+        self.together = Acceptance(known, strength=4.0 if known.classes else 2.0)
+        self.apart: dict[int, Acceptance] = {}
+        self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
+        self.times = FadingMean()  # of such rounds
+        self.budget = Budget()
+        self.begun = False  # whether the model has drafted
+        self.rate = 1.0  # R
+        self.tops: dict[int, list[float]] = {}
+        self.chances: dict[int, float] = {}
+        self.why_off: str | None = None
+
+    def choose(self, rows: list, offers: list[list[Offer]]) -> list[Choice]:
+        self.size = len(rows)
+        self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
+        prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
+        model_time = self._ask_model(prospects)
+        with_model, width = self._best(prospects, model_time)
+        if not with_model and not width:
+            drafting = model_time is not None
+            if self.budget.trial_due(self.time(1, int(drafting)) - 1):
+                return [self._trial(p, drafting) for p in prospects]
+        elif self.budget.allows(0.0) and not self._plain_is_unknown():
+            return [self._choice(p, with_model, width) for p in prospects]
+        return [NOTHING] * self.size
+
+    def goes_on(self, rows: list, step: int, tops: list[float]) -> bool:
+        """Whether these rows' model should draft one more token after its `step`-th: while what that adds is worth the
+        time, a_{K+1} > R·(c + t_target(K+2) − t_target(K+1)) in sum over the rows."""
+        worth = 0.0
+        for row, top in zip(rows, tops, strict=True):
+            acceptance = self._acceptance(row.index)
+            self.tops[row.index].append(top)
+            self.chances[row.index] *= acceptance.confident(top)
+            worth += self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
+        more = self.costs.position(self.size) / self.costs.target(self.size, 1) + self._draft_time()
+        return worth > self.rate * self.size * more
+
+    def learn(self, rounds: list[Round], time: float) -> None:
+        """`time`: of the round, in plain steps."""
+        modelled = False
+        for index, (offer, _), drafted, accepted in rounds:
+            if offer is None:
+                continue
+            self._acceptance(index).learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
+            self.together.learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
+            if offer.costs:
+                self.gains.setdefault(index, FadingMean()).add(accepted + 1)
+                modelled = True
+        if modelled:
+            self.begun = True
+            self.times.add(time)
+        tokens = sum(r.accepted + 1 for r in rounds) / len(rounds)
+        self.budget.book(time, tokens, any(r.choice.width for r in rounds))
+
+    def time(self, drafted: int, steps: int) -> float:
+        """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
+        return self.costs.target(self.size, drafted + 1) / self.costs.target(self.size, 1) + steps * self._draft_time()
+
+    def _draft_time(self) -> float:
+        return self.costs.draft(self.size) / self.costs.target(self.size, 1)
+
+    def _acceptance(self, index: int) -> Acceptance:
+        if index not in self.apart:
+            self.apart[index] = Acceptance(self.together, strength=4.0)
+        return self.apart[index]
+
+    def _prospect(self, row, offers: list[Offer]) -> Prospect:
+        lookup = next((o for o in offers if not o.costs), None)
+        draft = next((o for o in offers if o.costs), None)
+        found = [1.0]
+        if lookup is not None:
+            found = self._acceptance(row.index).chain(lookup.source, lookup.evidence, lookup.most)
+        return Prospect(row, lookup, draft, found)
+
+    def _ask_model(self, prospects: list[Prospect]) -> float | None:
+        """Fill in what the model would bring, and how many tokens it should draft (where it stops by itself, at most).
+
+        Returns:
+            The time of such a round; None if the model is out of the question. R is set.
+        """
+        asked = [p for p in prospects if p.draft is not None]
+        self.rate = 1.0
+        if not asked or (not self.begun and self._beyond_hope(asked)):
+            return None
+        most = min(self.longest, max(p.draft.most for p in asked))
+        chains = [
+            self._acceptance(p.row.index).chain(p.draft.source, p.draft.evidence, min(most, p.draft.most))
+            for p in asked
+        ]
+        idle, best = self.size - len(asked), (0.0, 1)
+        for k in range(1, most + 1):
+            tokens = idle + sum(chain[min(k, len(chain) - 1)] for chain in chains)
+            best = max(best, (tokens / self.time(k, k), k))
+        self.width = self.usual = best[1]
+        for p, chain in zip(asked, chains, strict=True):
+            p.model = chain[min(self.width, len(chain) - 1)]
+        time = self.time(self.width, self.width)
+        if (
+            self.terms.inside
+        ):  # what it brings is seen, not calculated: later positions are only reached when it is sure
+            self.width = most
+            time = self.times.around(time)
+            for p in asked:
+                if p.row.index in self.gains:
+                    p.model = self.gains[p.row.index].around(p.model)
+        self.rate = max(1.0, sum(p.model for p in prospects) / (self.size * time))
+        return time
+
+    def _beyond_hope(self, asked: list[Prospect]) -> bool:
+        """Whether the draft need not even read the prompt: with the best acceptance it would not pay, or not in the
+        tokens that are left."""
+        draft, all_kept, tokens, best = self._draft_time(), 1.0, 1.0, 0.0
+        for k in range(1, self.longest + 1):
+            all_kept *= BEST_CASE
+            tokens += all_kept
+            best = max(best, tokens / self.time(k, k))
+        left = max(p.row.limit - p.row.length for p in asked)
+        reading = draft * (1 + self.terms.position_cost * max(p.row.length for p in asked))
+        if best < 1 + 2 * MARGIN:
+            self.why_off = f"a draft step takes {draft:.2f} of a plain step: no acceptance makes it pay"
+        elif left * (1 - 1 / best) < reading:
+            self.why_off = (
+                f"the draft would have to read the prompt (about {reading:.1f} plain steps) for {left} tokens"
+            )
+        else:
+            self.why_off = None
+        return self.why_off is not None
+
+    def _best(self, prospects: list[Prospect], model_time: float | None) -> tuple[bool, int]:
+        """Whether the model drafts, and how many tokens of their matches rows do; (False, 0) for a plain step."""
+        price = self.rate * self.size
+        best = (self.size * (1.0 + MARGIN) - price, False, 0)
+        for width in range(max(len(p.found) for p in prospects)):
+            found = [p.found[min(width, len(p.found) - 1)] for p in prospects]
+            if width:
+                best = max(best, (sum(found) - price * self.time(width, 0), False, width))
+            if model_time is not None and any(p.model > x for p, x in zip(prospects, found, strict=True)):
+                wider = max(0.0, self.time(width, 0) - self.time(self.usual, 0))
+                tokens = sum(max(p.model, x) for p, x in zip(prospects, found, strict=True))
+                best = max(best, (tokens - price * (model_time + wider), True, width))
+        return best[1:]
+
+    def _plain_is_unknown(self) -> bool:
+        """Whether a plain step should be timed first: it is all that drafting is judged by, where the gain is small."""
+        if not self.terms.free or self.rate > SURE:
+            return False
+        return not any(self.costs.knows(rows, 1) for rows in range((self.size + 1) // 2, 2 * self.size + 1))
+
+    def _choice(self, p: Prospect, with_model: bool, width: int) -> Choice:
+        if p.lookup is not None and width and (not with_model or p.found[min(width, p.lookup.most)] >= p.model):
+            return Choice(p.lookup, min(width, p.lookup.most))
+        if with_model and p.draft is not None:
+            return Choice(p.draft, min(self.width, p.draft.most))
+        return NOTHING
+
+    def _trial(self, p: Prospect, drafting: bool) -> Choice:
+        offer = p.draft if drafting else p.lookup
+        return Choice(offer, 1) if offer is not None else NOTHING
