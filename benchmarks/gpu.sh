@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One table, one GPU, under ten minutes: plain, compiled, stock, a constant K, and ours, greedy and sampled, one row and eight.
+# One table, one GPU, under ten minutes: plain, compiled, stock and ours; greedy and sampled; one row and eight.
 #
 #   benchmarks/gpu.sh [TARGET DRAFT]
 #
@@ -59,6 +59,7 @@ timeout --signal INT --kill-after 30 $((limit - (SECONDS - started))) \
     env --default-signal=INT "$python" -m hf_specgen bench "$target" "$draft" \
     --against plain,compiled,stock,stock-k4,ours,draft,lookup \
     --tasks code,summarization --per-task 1 --temperatures 0,1.0 --batch-sizes 1,8 \
-    --max-new-tokens 64 --repeats 2 --dtype bfloat16 --out "$out/records" ${OPTIONS:-} 2>&1 | tee "$out/log" || status=$?
+    --max-new-tokens 64 --repeats 2 --dtype bfloat16 --out "$out/records" ${OPTIONS:-} \
+    2>&1 | tee "$out/log" || status=$?
 echo "records: $out/records; $((SECONDS - started)) s in all"
 exit "$status"

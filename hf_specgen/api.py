@@ -121,6 +121,7 @@ class SpecGenerationMixin(GenerationMixin):
             settings.assistant_confidence_threshold,
             vocabulary=spec_request.vocabulary,
             never=never,
+            draft_vocab_size=settings.draft_vocab_size,
             **{name: kwargs[name] for name in ("device", "rows", "source")},
         )
         return with_lookup(drafter, settings, generation_config, never)

@@ -1,40 +1,57 @@
 """Every knob of speculative decoding: its default, its meaning, its check, and where its value comes from.
 
-Precedence, written once, of those that transformers knows too: the call > the GenerationConfig given to the call >
-the defaults of `enable` > the target's generation_config > the draft's > the defaults below. Ours come from the call,
-or from `enable`.
+Precedence, written once: the call > the `spec_config` of the call > the GenerationConfig given to the call > the
+defaults of `enable` > the `spec_config` of `enable` > the target's generation_config > the draft's > the defaults
+below. GenerationConfigs are asked for what transformers knows too (`SHARED`). A call with a `spec_config` of its own
+does not look at that of `enable`.
 """
 
+from __future__ import annotations
+
 import copy
-from dataclasses import dataclass, fields
-from typing import Any
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import GenerationConfig
 
 from .errors import SpecUnsupportedError
-from .lengths import SCHEDULES, ConstantLength, HeuristicLength, Length
+from .lengths import SCHEDULES, ConstantLength, HeuristicLength, Knowledge, Length
 from .session import SpecSession
+from .tuning.undrafted import Undrafted
 from .verifiers import STRATEGIES
 
+if TYPE_CHECKING:
+    from .tuning.tuned import Tuned
+
 FALLBACKS = ("plain",)
-SOURCES = ("hybrid", "draft", "lookup")
+SOURCES = ("hybrid", "draft", "lookup", "none")
 
 
 @dataclass(frozen=True)
 class SpecConfig:
-    """Settings of one call.
+    """Settings of calls: of one, or those that `hf-specgen tune` has found for each temperature (`tuned`).
+
+    ```python
+    target.generate(**inputs, assistant_model=draft, spec_config="folder")  # that of save_pretrained, or of tune --out
+    ```
 
     Attributes:
         spec_strategy: acceptance rule, one of `STRATEGIES`. All of them keep the target's own law.
         spec_fallback: None raises `SpecUnsupportedError` for what cannot be decoded exactly; "plain" warns once and
             decodes without the draft.
         spec_source: where drafts come from, one of `SOURCES`: "hybrid" (per row and round the text's own repetitions or
-            the draft, whichever promises more), "draft", "lookup" (needs no draft). None: "draft" with a constant
-            schedule, else "hybrid".
+            the draft, whichever promises more), "draft", "lookup" (needs no draft), "none" (decodes token by token).
+            None: "draft" with a constant schedule, else "hybrid".
         num_assistant_tokens: draft tokens per round, K: at most (goodput), at first (heuristic, target-rate), always
             (constant).
-        num_assistant_tokens_schedule: one of `SCHEDULES`, or a `Length`; kept in the call, never written back to a
-            model. None: "constant" where a number of tokens was given, else "goodput".
+        num_assistant_tokens_schedule: one of `SCHEDULES`, alone or with its arguments (`{"name": "target-rate", "rate":
+            0.8}`), or a `Length`; kept in the call, never written back to a model. None: "constant" where a number of
+            tokens was given, else "goodput".
         prompt_lookup_num_tokens: tokens that are copied from the text in a round, at most. Without a draft, it asks for
             lookup.
         max_matching_ngram_size: the longest n-gram that lookup searches for first.
@@ -44,24 +61,30 @@ class SpecConfig:
             less than this probability. None or 0 = off.
         generator: a `torch.Generator`, or a list of one (or None) per row; None = torch's global one.
         spec_session: keeps both models' caches from call to call, so that a turn reads only what is new.
+        knowledge: costs and acceptance to start from, where a session does not know better.
+        off_reason: why nothing is to be drafted, where `spec_source` is "none".
+        tuned: which pair was tuned, and the settings for each temperature; the ones above are then the first of them.
     """
 
     spec_strategy: str
     spec_fallback: str | None = None
     spec_source: str | None = None
     num_assistant_tokens: int | None = None
-    num_assistant_tokens_schedule: str | Length | None = None
+    num_assistant_tokens_schedule: str | Mapping[str, Any] | Length | None = None
     prompt_lookup_num_tokens: int | None = None
     max_matching_ngram_size: int | None = None
     draft_vocab_size: int | list[int] | None = None
     assistant_confidence_threshold: float | None = None
     generator: torch.Generator | list[torch.Generator | None] | None = None
     spec_session: SpecSession | None = None
+    knowledge: Knowledge | None = field(default=None, repr=False)
+    off_reason: str | None = None
+    tuned: Tuned | None = field(default=None, repr=False)
 
     def __post_init__(self):
         def unless(ok: bool, name: str, ask: str) -> None:
             if not ok:
-                raise SpecUnsupportedError(f"{name}={getattr(self, name)!r}: {ask}")
+                raise SpecUnsupportedError(f"{name}={getattr(self, name)!r:.100}: {ask}")
 
         def named(name: str, choices) -> bool:
             return isinstance(getattr(self, name), str) and getattr(self, name) in choices
@@ -84,12 +107,22 @@ class SpecConfig:
             "spec_source",
             f"choose one of {', '.join(SOURCES)}.",
         )
-        schedule = self.num_assistant_tokens_schedule
+        size = self.draft_vocab_size
+        ids = [size] if isinstance(size, int) else size
         unless(
-            schedule is None or isinstance(schedule, Length) or named("num_assistant_tokens_schedule", SCHEDULES),
-            "num_assistant_tokens_schedule",
-            f"choose one of {', '.join(SCHEDULES)}, or pass a hf_specgen Length.",
+            size is None or (isinstance(ids, (list, tuple)) and all(type(i) is int for i in ids)),
+            "draft_vocab_size",
+            "pass how many of the first tokens to keep, or a list of token ids.",
         )
+        schedule = self.num_assistant_tokens_schedule
+        if isinstance(schedule, Mapping):
+            _check_schedule(schedule)
+        else:
+            unless(
+                schedule is None or isinstance(schedule, Length) or named("num_assistant_tokens_schedule", SCHEDULES),
+                "num_assistant_tokens_schedule",
+                f"choose one of {', '.join(SCHEDULES)}, or pass a hf_specgen Length.",
+            )
         threshold = self.assistant_confidence_threshold
         unless(
             threshold is None
@@ -104,10 +137,14 @@ class SpecConfig:
     def length(self) -> Length:
         """A fresh rule for one call."""
         schedule, k = self.num_assistant_tokens_schedule, self.num_assistant_tokens
+        if self.spec_source == "none":
+            return Undrafted(self.off_reason or 'spec_source="none" was asked for')
         if isinstance(schedule, Length):
             return copy.deepcopy(schedule)
-        rule = SCHEDULES[schedule or ("goodput" if k is None else "constant")]
-        return rule() if k is None else rule(k)
+        name, options = schedule or ("goodput" if k is None else "constant"), {}
+        if isinstance(schedule, Mapping):
+            name, options = schedule["name"], {x: value for x, value in schedule.items() if x != "name"}
+        return SCHEDULES[name](*([] if k is None else [k]), **options)
 
     @property
     def source(self) -> str:
@@ -120,34 +157,103 @@ class SpecConfig:
         """Whether the text itself was asked for as a source, so that no draft is needed."""
         return self.spec_source == "lookup" or (self.spec_source is None and self.prompt_lookup_num_tokens is not None)
 
+    def at(self, temperature: float) -> SpecConfig:
+        """The settings for calls at this temperature (0: greedy): of those that were tuned, the nearest one's."""
+        return self if self.tuned is None else self.tuned.at(temperature)
 
-_OURS = (
-    "spec_strategy",
-    "spec_fallback",
-    "spec_source",
-    "draft_vocab_size",
-    "generator",
-    "spec_session",
-)  # arguments that transformers does not know
-SHARED = tuple(f.name for f in fields(SpecConfig) if f.name not in _OURS)
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str], task: str | None = None) -> SpecConfig:
+        """What `save_pretrained` or `hf-specgen tune` has written.
+
+        Args:
+            path: the folder, or the file.
+            task: take the settings of this task, where they differ from those of all.
+
+        Raises:
+            FileNotFoundError: there is none.
+            SpecUnsupportedError: it is broken, of another version, or knows no such task.
+        """
+        from .tuning.file import read
+
+        return read(path, task)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `spec_config.json` into the folder, whole or not at all, and return its path.
+
+        Raises:
+            SpecUnsupportedError: a setting that belongs to one call (a generator, a session, a `Length` object).
+        """
+        from .tuning.file import write
+
+        return write(self, folder)
+
+    @classmethod
+    def of(cls, given: Any) -> SpecConfig:
+        """What was passed as `spec_config=`: itself, or read.
+
+        Raises:
+            FileNotFoundError, SpecUnsupportedError: see `from_pretrained`; neither a config nor a path.
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, (str, os.PathLike)):
+            return cls.from_pretrained(given)
+        raise SpecUnsupportedError(f"spec_config={given!r:.100}: pass a SpecConfig, or the folder that holds one.")
+
+
+def _check_schedule(schedule: Mapping[str, Any]) -> None:
+    """Raises SpecUnsupportedError for a schedule with arguments that is none."""
+    told = f"num_assistant_tokens_schedule={dict(schedule)!r:.100}"
+    rule = SCHEDULES.get(schedule.get("name"))
+    if rule is None:
+        raise SpecUnsupportedError(f'{told}: give it a "name", one of {", ".join(SCHEDULES)}.')
+    known = list(inspect.signature(rule).parameters)
+    wrong = next((name for name in schedule if name != "name" and name not in known), None)
+    if wrong is not None:
+        raise SpecUnsupportedError(f"{told}: {schedule['name']} takes no {wrong!r}. It takes {', '.join(known)}.")
+    wrong = next((x for x in schedule.values() if not isinstance(x, (int, float, str)) or isinstance(x, bool)), None)
+    if wrong is not None or any(isinstance(value, str) for name, value in schedule.items() if name != "name"):
+        raise SpecUnsupportedError(f"{told}: pass numbers.")
+
+
+FOUND = ("knowledge", "off_reason", "tuned")
+"""What a configuration knows besides its settings."""
+ARGUMENTS = tuple(f.name for f in fields(SpecConfig) if f.name not in FOUND)
+"""Settings that `generate` takes."""
+_OURS = ("spec_strategy", "spec_fallback", "spec_source", "draft_vocab_size", "generator", "spec_session")
+"""Those that transformers does not know."""
+SHARED = tuple(name for name in ARGUMENTS if name not in _OURS)
 """Also fields of GenerationConfig."""
 
 
-def take_settings(kwargs: dict[str, Any], *configs) -> SpecConfig:
+def take_settings(kwargs: dict[str, Any], *layers) -> SpecConfig:
     """Take the speculative settings out of a call's keyword arguments (in place) and resolve each by the precedence.
 
     Args:
-        kwargs: of `generate`; must hold `spec_strategy`.
-        configs: GenerationConfigs (or None), most important first. None in a config means "not set"; None in the call
-            means what it says (for the threshold: off).
+        kwargs: of `generate`.
+        layers: GenerationConfigs, `SpecConfig`s (see `SpecConfig.at`), `enable`'s defaults or None, most important
+            first. None in a layer means "not set"; None in the call means what it says (for the threshold: off).
     """
-    found = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
-    for name in SHARED:
-        set_in = (value for c in configs if (value := getattr(c, name, None)) is not None)
-        if name in kwargs:
-            found[name] = kwargs.pop(name)
-            if found[name] is None and name != "assistant_confidence_threshold":
-                del found[name]
-        elif (value := next(set_in, None)) is not None:
-            found[name] = value
+    found = {name: kwargs.pop(name) for name in ARGUMENTS if name in kwargs}
+    for name in (*ARGUMENTS, "knowledge", "off_reason"):
+        if name not in found:
+            asked = layers if name in SHARED else [x for x in layers if not isinstance(x, GenerationConfig)]
+            found[name] = next((value for x in asked if (value := getattr(x, name, None)) is not None), None)
     return SpecConfig(**found)
+
+
+def temperature_of(kwargs: dict[str, Any], *configs) -> float:
+    """A call's temperature; 0 for greedy ones.
+
+    Args:
+        configs: GenerationConfigs (or None), most important first.
+    """
+
+    def value(name: str, default):
+        found = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+        return next((x for x in found if x is not None), default)
+
+    temperature = value("temperature", 1.0)
+    if not value("do_sample", False):
+        return 0.0
+    return float(temperature) if isinstance(temperature, (int, float)) else 1.0  # Whisper takes several

@@ -28,6 +28,7 @@ from hf_specgen.verifiers.rejection import RejectionVerifier
 
 NEW = 16
 OPTIONS = {"max_new_tokens": NEW, "do_sample": False}
+DRAFTING = {"spec_strategy": "rejection", "num_assistant_tokens": 5}  # by itself, a draft as large as its target rests
 
 
 @pytest.fixture
@@ -60,9 +61,7 @@ def everywhere():
 
 def speculate(model, draft, **kwargs):
     """A speculative call on a model (or wrapper) that is enabled already; checks that it was one."""
-    out = model.generate(
-        assistant_model=draft, spec_strategy="rejection", return_dict_in_generate=True, **OPTIONS | kwargs
-    )
+    out = model.generate(assistant_model=draft, return_dict_in_generate=True, **DRAFTING | OPTIONS | kwargs)
     assert out.spec_stats.drafted > 0
     return out.sequences.tolist()
 
@@ -160,8 +159,11 @@ def test_positional_arguments_and_inputs_mean_what_they_mean_in_plain(target, dr
     want = plain(target, **prompt, **OPTIONS).tolist()
     config = GenerationConfig(**OPTIONS, eos_token_id=EOS, pad_token_id=0)
     assert speculate(target, draft, inputs=prompt["input_ids"]) == want
-    out = target.generate(prompt["input_ids"], config, assistant_model=draft, spec_strategy="block")
-    assert out.tolist() == want
+    with hf_specgen.collect_stats() as stats:
+        out = target.generate(
+            prompt["input_ids"], config, assistant_model=draft, spec_strategy="block", num_assistant_tokens=5
+        )
+    assert out.tolist() == want and stats.drafted > 0
 
 
 # ---- without spec_strategy nothing changes ------------------------------------------------------------
@@ -385,9 +387,7 @@ def test_lora_draft_and_lora_on_the_target_do_not_mix(target, prompt):
     assert want != bare
 
     def rate(draft):
-        out = tuned.generate(
-            **prompt, assistant_model=draft, spec_strategy="rejection", return_dict_in_generate=True, **OPTIONS
-        )
+        out = tuned.generate(**prompt, assistant_model=draft, return_dict_in_generate=True, **DRAFTING | OPTIONS)
         assert out.sequences.tolist() == want
         return out.spec_stats.acceptance_rate
 
@@ -719,7 +719,7 @@ def test_text_generation_pipeline_takes_generate_kwargs(target, draft, way):
     hf_specgen.enable(*models)
     try:
         pipe = pipeline("text-generation", model=target, tokenizer=tokenizer)
-        options = OPTIONS | {"assistant_model": draft, "spec_strategy": "rejection"}
+        options = OPTIONS | DRAFTING | {"assistant_model": draft}
         with warnings.catch_warnings(), hf_specgen.collect_stats() as stats:
             warnings.simplefilter("error", UserWarning)
             assert pipe(texts[0], **options)[0]["generated_text"] == plainly[0]

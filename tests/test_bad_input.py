@@ -22,6 +22,7 @@ import hf_specgen
 from hf_specgen import SpecDraftError, SpecNumericsError, SpecUnsupportedError
 
 SETTINGS = {"do_sample": False, "max_new_tokens": 6, "spec_strategy": "rejection"}
+DRAFTING = SETTINGS | {"num_assistant_tokens": 5}  # by itself, a draft as large as its target rests
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,29 @@ INVALID = {
     "K bool": ({"num_assistant_tokens": True}, "num_assistant_tokens=True.*integer"),
     "K float": ({"num_assistant_tokens": 2.0}, r"num_assistant_tokens=2\.0.*integer"),
     "K string": ({"num_assistant_tokens": "5"}, "num_assistant_tokens='5'.*integer"),
-    "unknown schedule": ({"num_assistant_tokens_schedule": "maybe"}, "schedule='maybe'.*constant, heuristic"),
+    "unknown schedule": (
+        {"num_assistant_tokens_schedule": "maybe"},
+        "schedule='maybe'.*goodput, constant, heuristic, .*target-rate.*Length",
+    ),
+    "schedule of another type": ({"num_assistant_tokens_schedule": 5}, "schedule=5.*goodput, constant"),
+    "K beyond the schedule's greatest": (
+        {"num_assistant_tokens_schedule": "target-rate", "num_assistant_tokens": 40},
+        "initial=40, maximum=16",
+    ),
+    "unknown source": ({"spec_source": "suffix"}, "spec_source='suffix'.*hybrid, draft, lookup"),
+    "source of another type": ({"spec_source": 1}, "spec_source=1.*hybrid, draft, lookup"),
+    "source in a list": ({"spec_source": ["lookup"]}, r"spec_source=\['lookup'\].*hybrid, draft, lookup"),
+    "lookup of nothing": ({"prompt_lookup_num_tokens": 0}, "prompt_lookup_num_tokens=0.*at least 1"),
+    "lookup float": ({"prompt_lookup_num_tokens": 2.5}, r"prompt_lookup_num_tokens=2\.5.*integer"),
+    "lookup bool": ({"prompt_lookup_num_tokens": True}, "prompt_lookup_num_tokens=True.*integer"),
+    "n-gram of nothing": ({"max_matching_ngram_size": 0}, "max_matching_ngram_size=0.*at least 1"),
+    "n-gram string": ({"max_matching_ngram_size": "2"}, "max_matching_ngram_size='2'.*integer"),
+    "draft vocabulary of nothing": ({"draft_vocab_size": 0}, "draft_vocab_size=0"),
+    "draft vocabulary bool": ({"draft_vocab_size": True}, "draft_vocab_size=True"),
+    "draft vocabulary float": ({"draft_vocab_size": 32.0}, r"draft_vocab_size=32\.0"),
+    "draft vocabulary string": ({"draft_vocab_size": "32k"}, "draft_vocab_size='32k'"),
+    "draft vocabulary list of nothing": ({"draft_vocab_size": []}, r"draft_vocab_size=\[\]"),
+    "draft vocabulary list of strings": ({"draft_vocab_size": [1, "2"]}, r"draft_vocab_size=\[1, '2'\]"),
     "threshold negative": ({"assistant_confidence_threshold": -0.1}, r"threshold=-0\.1.*between 0 and 1"),
     "threshold above one": ({"assistant_confidence_threshold": 1.5}, r"threshold=1\.5.*between 0 and 1"),
     "threshold string": ({"assistant_confidence_threshold": "0.4"}, "threshold='0.4'.*between 0 and 1"),
@@ -234,7 +257,6 @@ UNSUPPORTED = {
         False,
     ),
     "a session that is none": ({"spec_session": {}}, r"spec_session=\{\}.*SpecSession\(\)", False),
-    "prompt lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3.*Drop it", False),
     "early exit": ({"assistant_early_exit": 1}, "assistant_early_exit=1.*Drop it", False),
     "token healing without a tokenizer": ({"token_healing": True}, "token_healing=True needs tokenizer=", False),
     "custom_generate": ({"custom_generate": lambda model, **kwargs: None}, "custom_generate=.*Drop one", False),
@@ -288,7 +310,7 @@ def test_the_fallback_decodes_plainly_with_one_warning(target, draft, kwargs, co
     with hf_specgen.collect_stats() as stats, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         got = target.generate(
-            assistant_model=draft, spec_strategy="rejection", spec_fallback="plain", **settings | built(kwargs, target)
+            assistant_model=draft, **DRAFTING | {"spec_fallback": "plain"} | settings | built(kwargs, target)
         )
     told = [str(w.message) for w in caught if "without the draft" in str(w.message)]
     assert len(told) == 1
@@ -311,13 +333,13 @@ def test_the_fallback_keeps_the_streamer(target, draft):
     plain(target, **settings, streamer=wanted)
     with pytest.warns(UserWarning, match="without the draft"):
         target.generate(
-            assistant_model=draft, spec_strategy="rejection", spec_fallback="plain", streamer=streamer, **settings
+            assistant_model=draft, spec_fallback="plain", streamer=streamer, **DRAFTING | settings
         )
     assert streamer.calls == wanted.calls and streamer.calls[-1] == "end"
 
 
 def test_the_fallback_tells_its_reason_in_the_dict(target, draft):
-    settings = SETTINGS | {"spec_fallback": "plain", "return_dict_in_generate": True, "output_scores": True}
+    settings = DRAFTING | {"spec_fallback": "plain", "return_dict_in_generate": True, "output_scores": True}
     with pytest.warns(UserWarning, match="without the draft"):
         out = target.generate(assistant_model=draft, **prompts([5]), num_beams=2, **settings)
     assert "num_beams=2" in out.spec_stats.fallback_reason
@@ -328,7 +350,7 @@ def test_the_fallback_says_nothing_where_nothing_is_refused(target, draft):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         out = target.generate(
-            assistant_model=draft, spec_fallback="plain", return_dict_in_generate=True, **prompts([5]), **SETTINGS
+            assistant_model=draft, spec_fallback="plain", return_dict_in_generate=True, **prompts([5]), **DRAFTING
         )
     assert out.spec_stats.fallback_reason is None and out.spec_stats.drafted > 0
 
@@ -359,8 +381,8 @@ def test_a_streamer_with_two_rows_is_refused_unused(target, draft):
 def test_a_batch_without_pad_token_is_refused(draft):
     model = hf_specgen.enable(tiny(num_hidden_layers=1, pad_token_id=None, eos_token_id=None))
     refused(model, draft, "pad token.*pad_token_id=", **prompts([5, 4]))
-    model.generate(**prompts([5]), assistant_model=draft, **SETTINGS)  # one row needs none
-    model.generate(**prompts([5, 4]), assistant_model=draft, pad_token_id=0, **SETTINGS)
+    model.generate(**prompts([5]), assistant_model=draft, **DRAFTING)  # one row needs none
+    model.generate(**prompts([5, 4]), assistant_model=draft, pad_token_id=0, **DRAFTING)
 
 
 def holes():
@@ -390,11 +412,11 @@ def test_a_hole_is_refused_where_the_answer_depends_on_it(draft, why):
     """How a model takes padding may have to be found out, once: the second refusal runs nothing."""
     model = hf_specgen.enable(COUNTS_COLUMNS[why]())
     with pytest.raises(SpecUnsupportedError):
-        model.generate(assistant_model=draft, **holes(), **SETTINGS)
+        model.generate(assistant_model=draft, **holes(), **DRAFTING)
     refused(model, draft, r"Row 1 of the attention mask has a hole.*counts columns.*left or on the right", **holes())
     settings = holes() | {"do_sample": False, "max_new_tokens": 6}
     with pytest.warns(UserWarning, match="without the draft"):
-        got = model.generate(assistant_model=draft, spec_strategy="rejection", spec_fallback="plain", **settings)
+        got = model.generate(assistant_model=draft, spec_fallback="plain", **DRAFTING | settings)
     assert torch.equal(got, plain(model, **settings))
 
 
@@ -405,10 +427,10 @@ def test_token_types_are_refused_with_a_session(draft):
 
 def test_a_session_of_another_target_is_refused(target, draft):
     other, mine = hf_specgen.enable(tiny(num_hidden_layers=1, eos_token_id=None)), session()
-    other.generate(**prompts([5]), assistant_model=draft, **SETTINGS, **mine)
+    other.generate(**prompts([5]), assistant_model=draft, **DRAFTING, **mine)
     refused(target, draft, r"another target \(LlamaForCausalLM\).*reset\(\)", **mine)
     mine["spec_session"].reset()
-    out = target.generate(**prompts([5]), assistant_model=draft, **SETTINGS, **mine)
+    out = target.generate(**prompts([5]), assistant_model=draft, **DRAFTING, **mine)
     assert torch.equal(out, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
 
 
@@ -433,7 +455,7 @@ def test_a_strategy_without_a_draft_is_refused(target, strategy):
 
 
 def test_coupled_needs_no_draft(target):
-    out = target.generate(**prompts([5]), **SETTINGS | {"spec_strategy": "coupled"})
+    out = target.generate(**prompts([5]), **DRAFTING | {"spec_strategy": "coupled"})
     assert torch.equal(out, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
 
 
@@ -478,7 +500,7 @@ def test_the_target_itself_is_refused_as_draft(wrap):
 
 def test_an_enabled_draft_is_a_draft_like_any_other(target, draft):
     other = hf_specgen.enable(copy.deepcopy(draft))
-    out = target.generate(**prompts([5]), assistant_model=other, **SETTINGS)
+    out = target.generate(**prompts([5]), assistant_model=other, **DRAFTING)
     assert torch.equal(out, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
 
 
@@ -511,7 +533,7 @@ def test_tokenizers_that_disagree_are_refused_with_examples(target, draft):
     message = refused(target, draft, "cannot draft for", tokenizer=ours, assistant_tokenizer=theirs)
     assert "'w0'" in message and "'v0'" in message
     out = target.generate(
-        **prompts([5]), assistant_model=draft, tokenizer=ours, assistant_tokenizer=tokenizer(words), **SETTINGS
+        **prompts([5]), assistant_model=draft, tokenizer=ours, assistant_tokenizer=tokenizer(words), **DRAFTING
     )
     assert torch.equal(out, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
 
@@ -542,7 +564,7 @@ def test_models_that_cannot_go_on_with_several_tokens_are_refused(target, draft,
     odd = tiny(getattr(tf, f"{family}Config"), scale=1.0, **BLOCKS_DIFFER[family])
     pair = (hf_specgen.enable(odd), draft) if whose == "target" else (target, odd)
     with pytest.raises(SpecUnsupportedError):
-        pair[0].generate(assistant_model=pair[1], **prompts([5]), **SETTINGS)
+        pair[0].generate(assistant_model=pair[1], **prompts([5]), **DRAFTING)
     refused(*pair, rf"The {whose} .{family}ForCausalLM. cannot check several tokens at once: .*spec_strategy")
 
 
@@ -589,7 +611,7 @@ def test_the_fallback_decodes_a_target_that_cannot_be_rolled_back(draft, family)
     wanted = plain(odd, **settings)
     hf_specgen.enable(odd)
     with pytest.warns(UserWarning, match="without the draft") as caught:
-        got = odd.generate(assistant_model=draft, spec_strategy="rejection", spec_fallback="plain", **settings)
+        got = odd.generate(assistant_model=draft, spec_fallback="plain", **DRAFTING | settings)
     assert sum("without the draft" in str(w.message) for w in caught) == 1
     assert torch.equal(got.sequences, wanted.sequences)
     assert "target" in got.spec_stats.fallback_reason
@@ -609,9 +631,9 @@ UNUSABLE = {
 def test_the_fallback_decodes_without_an_unusable_draft(target, build):
     unusable = build(target)
     with pytest.raises(SpecUnsupportedError):
-        target.generate(**prompts([5]), assistant_model=unusable, **SETTINGS)
+        target.generate(**prompts([5]), assistant_model=unusable, **DRAFTING)
     with pytest.warns(UserWarning, match="without the draft"):
-        got = target.generate(**prompts([5]), assistant_model=unusable, spec_fallback="plain", **SETTINGS)
+        got = target.generate(**prompts([5]), assistant_model=unusable, spec_fallback="plain", **DRAFTING)
     assert torch.equal(got, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
 
 
@@ -653,7 +675,7 @@ def test_training_mode_with_dropout_is_refused(target, draft, build, whose):
 @pytest.mark.parametrize("build", [lambda: tiny(num_hidden_layers=1, eos_token_id=None), gpt2], ids=["llama", "gpt2"])
 def test_training_mode_without_dropout_is_fine(build):
     target, draft = hf_specgen.enable(build().train()), build().train()
-    out = target.generate(**prompts([5]), assistant_model=draft, **SETTINGS)
+    out = target.generate(**prompts([5]), assistant_model=draft, **DRAFTING)
     assert torch.equal(out, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6))
     assert target.training and draft.training
 
@@ -690,13 +712,13 @@ def nan_in_row(row):
 @pytest.mark.parametrize("whose", ["target", "draft"])
 def test_nan_logits_name_model_row_and_position(target, draft, whose, row, after, do_sample):
     model = {"target": target, "draft": draft}[whose]
-    settings = SETTINGS | {"do_sample": do_sample, "max_new_tokens": 20, "eos_token_id": None}
+    settings = DRAFTING | {"do_sample": do_sample, "max_new_tokens": 20, "eos_token_id": None}
     with (
         spoiled(model, nan_in_row(row), after),
         pytest.raises(SpecNumericsError, match=rf"(?i){whose} returned NaN logits for row {row} .*position \d+.*dtype"),
     ):
-        target.generate(**prompts([5, 4]), assistant_model=draft, num_assistant_tokens=2, **settings)
-    out = target.generate(**prompts([5, 4]), assistant_model=draft, **SETTINGS)  # nothing is left behind
+        target.generate(**prompts([5, 4]), assistant_model=draft, **settings | {"num_assistant_tokens": 2})
+    out = target.generate(**prompts([5, 4]), assistant_model=draft, **DRAFTING)  # nothing is left behind
     assert torch.equal(out, plain(target, **prompts([5, 4]), do_sample=False, max_new_tokens=6))
 
 
@@ -706,14 +728,14 @@ def test_nan_weights_in_the_target_are_named_at_once(draft, do_sample):
     with torch.no_grad():
         broken.get_output_embeddings().weight[3].fill_(float("nan"))
     with pytest.raises(SpecNumericsError, match="target returned NaN logits for row 0 at position 5"):
-        broken.generate(**prompts([5]), assistant_model=draft, **SETTINGS | {"do_sample": do_sample})
+        broken.generate(**prompts([5]), assistant_model=draft, **DRAFTING | {"do_sample": do_sample})
 
 
 def test_invalid_values_can_be_removed_as_the_message_says(target, draft):
     settings = {"do_sample": False, "max_new_tokens": 6, "remove_invalid_values": True}
     with spoiled(target, nan_in_row(0), 0):
         wanted = plain(target, **prompts([5]), **settings)
-        got = target.generate(**prompts([5]), assistant_model=draft, spec_strategy="rejection", **settings)
+        got = target.generate(**prompts([5]), assistant_model=draft, **DRAFTING | settings)
     assert torch.equal(got, wanted)
 
 
@@ -726,7 +748,7 @@ def test_a_cache_handed_in_is_restored_after_nan_logits(target, draft, whose):
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **given}
     model = {"target": target, "draft": draft}[whose]
     with spoiled(model, nan_in_row(0), 1), pytest.raises(SpecNumericsError):
-        target.generate(assistant_model=draft, **call, **SETTINGS)
+        target.generate(assistant_model=draft, **call, **DRAFTING)
     assert cache.get_seq_length() == 5
     for layer, (keys, values) in zip(cache.layers, before, strict=True):
         assert torch.equal(layer.keys, keys) and torch.equal(layer.values, values)
@@ -742,13 +764,13 @@ def test_a_draft_out_of_memory_is_named_as_the_draft(target, draft, after):
         spoiled(draft, out_of_memory, after),
         pytest.raises(SpecDraftError, match=r'draft ran out of memory.*3 GiB.*spec_fallback="plain"'),
     ):
-        target.generate(**prompts([5, 4]), assistant_model=draft, **SETTINGS | {"max_new_tokens": 24})
+        target.generate(**prompts([5, 4]), assistant_model=draft, **DRAFTING | {"max_new_tokens": 24})
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 @pytest.mark.parametrize("lengths", [[5], [5, 4, 7]], ids=["alone", "batch"])
 def test_the_fallback_goes_on_without_a_draft_out_of_memory(target, draft, lengths, after):
-    batch, settings = prompts(lengths), SETTINGS | {"max_new_tokens": 24}
+    batch, settings = prompts(lengths), DRAFTING | {"max_new_tokens": 24}
     with spoiled(draft, out_of_memory, after) as calls, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         out = target.generate(
@@ -767,13 +789,13 @@ def test_the_fallback_goes_on_without_a_draft_out_of_memory(target, draft, lengt
 def test_out_of_memory_in_the_target_is_the_targets_own(target, draft):
     with spoiled(target, out_of_memory, 2), pytest.raises(torch.OutOfMemoryError):
         target.generate(
-            **prompts([5]), assistant_model=draft, spec_fallback="plain", **SETTINGS | {"max_new_tokens": 24}
+            **prompts([5]), assistant_model=draft, spec_fallback="plain", **DRAFTING | {"max_new_tokens": 24}
         )
 
 
 def test_a_coupled_text_survives_the_draft(target, draft):
     """Sampled: with the seed's own text as oracle."""
-    settings = SETTINGS | {
+    settings = DRAFTING | {
         "spec_strategy": "coupled",
         "do_sample": True,
         "max_new_tokens": 24,

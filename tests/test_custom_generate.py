@@ -51,8 +51,10 @@ def pair():
 
 
 def custom(pair, repository, **options):
+    """Five tokens a round: by itself, a draft as large as its target rests."""
     call = {"custom_generate": str(repository), "trust_remote_code": True, "assistant_model": pair[1]}
-    return pair[0].generate(**call | {"max_new_tokens": NEW, "do_sample": False} | options)
+    call |= {"num_assistant_tokens": 5, "max_new_tokens": NEW, "do_sample": False}
+    return pair[0].generate(**call | options)
 
 
 # ---- decoding -----------------------------------------------------------------------------------------
@@ -118,6 +120,7 @@ def test_positional_inputs_and_drafters_of_ones_own(pair, repository):
     want = plain(pair[0], inputs=ids, max_new_tokens=NEW, do_sample=False)
     draft = Scripted(want.tolist(), [[3, 0, 2]])
     options = {"custom_generate": str(repository), "trust_remote_code": True, "assistant_model": draft}
+    options["num_assistant_tokens"] = 5
     assert pair[0].generate(ids, max_new_tokens=NEW, do_sample=False, **options).tolist() == want.tolist()
     assert draft.forwards > 1
 
@@ -184,7 +187,9 @@ def test_a_model_repository_may_hold_it(pair, repository):
     copy.deepcopy(pair[0]).save_pretrained(repository)
     model = AutoModelForCausalLM.from_pretrained(repository, trust_remote_code=True).eval()
     with hf_specgen.collect_stats() as stats:
-        ids = model.generate(**prompts([6]), max_new_tokens=NEW, do_sample=False, assistant_model=pair[1])
+        ids = model.generate(
+            **prompts([6]), max_new_tokens=NEW, do_sample=False, assistant_model=pair[1], num_assistant_tokens=5
+        )
     assert ids.tolist() == plain(pair[0], **prompts([6]), max_new_tokens=NEW, do_sample=False).tolist()
     assert stats.accepted > 0
     own = vars(model)["generate"]

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, LlamaForCausalLM
 import hf_specgen
 
 NEW = 14
+DRAFTING = {"spec_strategy": "rejection", "num_assistant_tokens": 5}  # by itself, a draft as large as its target rests
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_coupled_needs_no_draft_among_the_defaults(target, batch):
 def test_positional_arguments_go_together_with_defaults(target, draft, batch):
     """Of `generate`: the inputs, then the config; the seventh is the draft."""
     other = noisy(target, seed=4)
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     config = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=63)
     ids, mask = batch["input_ids"], batch["attention_mask"]
     with hf_specgen.collect_stats() as stats:
@@ -78,7 +79,7 @@ def test_a_tokenizer_among_the_defaults_serves_stop_strings(target, draft):
     tokenizer, one = toy_tokenizer(), prompts([7])
     whole = greedy(target, one, eos_token_id=None)[0][7:]
     stop = tokenizer.decode(whole[6])
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection", tokenizer=tokenizer)
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING, tokenizer=tokenizer)
     ids, _ = stats_of(target, one, stop_strings=[stop], eos_token_id=None)
     assert ids == greedy(target, one, stop_strings=[stop], tokenizer=tokenizer, eos_token_id=None)
     assert len(ids[0]) < 7 + NEW
@@ -87,7 +88,7 @@ def test_a_tokenizer_among_the_defaults_serves_stop_strings(target, draft):
 def test_a_generator_among_the_defaults_moves_on_from_call_to_call(target, draft, batch):
     def run():
         generator = torch.Generator().manual_seed(5)
-        hf_specgen.enable(target, assistant_model=draft, spec_strategy="block", generator=generator)
+        hf_specgen.enable(target, assistant_model=draft, **DRAFTING | {"spec_strategy": "block"}, generator=generator)
         return [stats_of(target, batch, do_sample=True, top_k=0, temperature=2.0)[0] for _ in range(2)]
 
     first, second = run(), run()
@@ -95,7 +96,7 @@ def test_a_generator_among_the_defaults_moves_on_from_call_to_call(target, draft
 
 
 def test_a_session_among_the_defaults_is_every_calls(target, draft):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection", spec_session=hf_specgen.SpecSession())
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING, spec_session=hf_specgen.SpecSession())
     turn = prompts([9])
     for number in range(3):
         with reading(target) as shapes:
@@ -106,7 +107,7 @@ def test_a_session_among_the_defaults_is_every_calls(target, draft):
 
 
 def test_the_plain_fallback_among_the_defaults(target, draft, batch):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection", spec_fallback="plain")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING, spec_fallback="plain")
     with pytest.warns(UserWarning, match="num_beams"):
         ids, stats = stats_of(target, batch, num_beams=2)
     assert ids == greedy(target, batch, num_beams=2) and "num_beams" in stats.fallback_reason
@@ -150,7 +151,7 @@ def test_spec_strategy_none_decodes_plainly_without_any_draft(target, batch, mor
 
 
 def test_spec_strategy_none_with_a_generator_is_told(target, draft, batch):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     with pytest.raises(hf_specgen.SpecUnsupportedError, match="generator= needs a spec_strategy"):
         stats_of(target, batch, spec_strategy=None, generator=torch.Generator())
 
@@ -162,7 +163,7 @@ def test_spec_strategy_none_means_the_same_without_defaults(target, batch):
 
 
 def test_the_classs_own_generate_stays_plain(target, draft, batch):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     with hf_specgen.collect_stats() as stats:
         greedy(target, batch)
     assert stats.calls == 0
@@ -171,16 +172,16 @@ def test_the_classs_own_generate_stays_plain(target, draft, batch):
 # ---- enable, enable again, disable --------------------------------------------------------------------
 def test_enabling_again_replaces_all_defaults(target, draft, batch):
     hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection", num_assistant_tokens=2)
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="block")
+    hf_specgen.enable(target, assistant_model=draft, spec_strategy="block", num_assistant_tokens_schedule="constant")
     _, stats = stats_of(target, batch)
-    assert stats.strategy == "block" and widest(stats) == 5
+    assert stats.strategy == "block" and widest(stats) == 5, "constant by itself is five, not the two of before"
     hf_specgen.enable(target)
     assert stats_of(target, batch)[1].calls == 0
 
 
 def test_disable_takes_the_defaults_with_it(target, draft, batch):
     before = set(vars(target))
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     assert hf_specgen.disable(target) is target and set(vars(target)) == before
     assert stats_of(target, batch)[1].calls == 0
     hf_specgen.disable(target)
@@ -188,7 +189,7 @@ def test_disable_takes_the_defaults_with_it(target, draft, batch):
 
 def test_defaults_of_one_model_are_no_others(target, draft, batch):
     other = copy.deepcopy(target)
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     hf_specgen.enable()
     try:
         assert stats_of(other, batch)[1].calls == stats_of(draft, batch)[1].calls == 0
@@ -222,7 +223,7 @@ WRONG = [
 @pytest.mark.parametrize("enabled", [False, True])
 def test_wrong_defaults_are_told_at_once_and_change_nothing(target, draft, batch, defaults, error, says, enabled):
     if enabled:
-        hf_specgen.enable(target, assistant_model=draft, spec_strategy="block")
+        hf_specgen.enable(target, assistant_model=draft, **DRAFTING | {"spec_strategy": "block"})
     before = vars(target).get("generate")
     with pytest.raises(error, match=says):
         hf_specgen.enable(target, **defaults)
@@ -231,15 +232,15 @@ def test_wrong_defaults_are_told_at_once_and_change_nothing(target, draft, batch
 
 def test_defaults_need_a_model(draft):
     with pytest.raises(TypeError, match="without a model"):
-        hf_specgen.enable(assistant_model=draft, spec_strategy="rejection")
+        hf_specgen.enable(assistant_model=draft, **DRAFTING)
     with pytest.raises(TypeError, match="not a dict"):
-        hf_specgen.enable({}, assistant_model=draft, spec_strategy="rejection")
+        hf_specgen.enable({}, assistant_model=draft, **DRAFTING)
 
 
 # ---- the model stays a model --------------------------------------------------------------------------
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
 def test_a_copy_has_the_defaults_and_decodes_with_its_own_weights(target, draft, batch, way):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     twin = pickle.loads(pickle.dumps(target)) if way == "pickle" else copy.deepcopy(target)
     with torch.no_grad():
         twin.lm_head.weight.neg_()
@@ -253,7 +254,7 @@ def test_a_copy_has_the_defaults_and_decodes_with_its_own_weights(target, draft,
 def test_the_draft_is_no_part_of_the_model(target, draft, batch, tmp_path):
     parameters, keys = sum(p.numel() for p in target.parameters()), list(target.state_dict())
     modules = len(list(target.modules()))
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     assert sum(p.numel() for p in target.parameters()) == parameters and list(target.state_dict()) == keys
     assert len(list(target.modules())) == modules
     target.save_pretrained(tmp_path)
@@ -269,7 +270,7 @@ def test_a_mixin_class_takes_defaults_too(draft, batch):
 
     mine = Mine(tiny().config).eval()
     mine.load_state_dict(tiny().state_dict())
-    hf_specgen.enable(mine, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(mine, assistant_model=draft, **DRAFTING)
     ids, stats = stats_of(mine, batch)
     assert ids == greedy(tiny(), batch) and stats.accepted > 0
     hf_specgen.disable(mine)
@@ -290,7 +291,7 @@ def test_wrappers_are_looked_through(target, draft, batch, wrapper):
     else:
         wrapped = torch.nn.DataParallel(target)
     want = greedy(target, batch)
-    assert hf_specgen.enable(wrapped, assistant_model=draft, spec_strategy="rejection") is wrapped
+    assert hf_specgen.enable(wrapped, assistant_model=draft, **DRAFTING) is wrapped
     caller = target if wrapper == "data parallel" else wrapped
     ids, stats = stats_of(caller, batch)
     assert ids == want and stats.calls == 1 and stats.accepted > 0
@@ -305,13 +306,13 @@ def test_wrappers_are_looked_through(target, draft, batch, wrapper):
 def test_a_peft_draft_among_the_defaults(target, batch):
     peft = pytest.importorskip("peft")
     wrapped = peft.get_peft_model(noisy(target), peft.LoraConfig(r=4, target_modules=["q_proj"])).eval()
-    hf_specgen.enable(target, assistant_model=wrapped, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=wrapped, **DRAFTING)
     ids, stats = stats_of(target, batch)
     assert ids == greedy(target, batch) and stats.accepted > 0
 
 
 def test_another_custom_generate_is_not_mixed_with_the_defaults(target, draft):
-    hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     seen = []
 
     def own(model, input_ids, **kwargs):

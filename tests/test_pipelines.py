@@ -1,6 +1,7 @@
 """transformers pipelines with speculation: the texts of the plain pipeline, from code that may know nothing of drafts.
 
 Two ways in: `pipeline(..., assistant_model=, spec_strategy=)`, and `enable(model, assistant_model=, spec_strategy=)`.
+With a number of tokens: by itself, a draft as large as its target rests.
 """
 
 import json
@@ -62,7 +63,7 @@ def ours(request, pair, tokenizer):
     def call(*args, speculates=True, **kwargs):
         if request.param == "arguments":
             hf_specgen.enable(target)
-            more = {"assistant_model": draft, "spec_strategy": "rejection"}
+            more = {"assistant_model": draft, "spec_strategy": "rejection", "num_assistant_tokens": 3}
         else:
             hf_specgen.enable(target, assistant_model=draft, spec_strategy="rejection", num_assistant_tokens=3)
             more = {}
@@ -185,7 +186,7 @@ def moved(tmp_path):
 @pytest.mark.parametrize("way", ["arguments", "defaults"])
 def test_a_draft_with_a_few_ids_moved(pair, tokenizer, moved, way):
     wanted = pipeline("text-generation", model=pair[0], tokenizer=tokenizer)(PROMPTS[0], **GREEDY)
-    more = {"assistant_model": moved, "spec_strategy": "rejection"}
+    more = {"assistant_model": moved, "spec_strategy": "rejection", "num_assistant_tokens": 3}
     hf_specgen.enable(pair[0], **more if way == "defaults" else {})
     pipe = pipeline("text-generation", model=pair[0], tokenizer=tokenizer, **more if way == "arguments" else {})
     try:
@@ -202,6 +203,7 @@ def test_a_draft_with_a_vocabulary_of_its_own(pair, tokenizer):
     wanted = pipeline("text-generation", model=pair[0], tokenizer=tokenizer)(PROMPTS[0], **GREEDY)
     hf_specgen.enable(pair[0])
     more = {"assistant_model": tiny(), "assistant_tokenizer": toy_tokenizer(), "spec_strategy": "rejection"}
+    more["num_assistant_tokens"] = 3
     pipe = pipeline("text-generation", model=pair[0], tokenizer=tokenizer, **more)
     try:
         with hf_specgen.collect_stats() as stats:
@@ -249,7 +251,7 @@ def test_speech_is_transcribed_as_plainly(whisper, options):
     pipe = pipeline("automatic-speech-recognition", model=model, tokenizer=tokenizer, feature_extractor=extractor)
     want = pipe([x.copy() for x in sounds], **options)
     draft = noisy(model)
-    hf_specgen.enable(model, assistant_model=draft, spec_strategy="rejection")
+    hf_specgen.enable(model, assistant_model=draft, spec_strategy="rejection", num_assistant_tokens=5)
     try:
         with hf_specgen.collect_stats() as stats:
             assert pipe([x.copy() for x in sounds], **options) == want

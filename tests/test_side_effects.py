@@ -71,8 +71,9 @@ def unchanged(pair):
 
 
 def call(pair, strategy="rejection", **kwargs):
+    """Five tokens a round: by itself, a draft as large as its target rests."""
     target, draft = pair
-    options = {"max_new_tokens": NEW, "do_sample": False} | kwargs
+    options = {"max_new_tokens": NEW, "do_sample": False, "num_assistant_tokens": 5} | kwargs
     return target.generate(assistant_model=draft, spec_strategy=strategy, **options)
 
 
@@ -125,7 +126,7 @@ def test_arguments_of_the_call_are_not_written_to(pair, batch, unchanged):
     kept = (list(processors), list(criteria), *(copy.copy(vars(x[0])) for x in (processors, criteria)))
     pair[0].generate(
         **given, assistant_model=pair[1], spec_strategy="block", generation_config=config, logits_processor=processors,
-        stopping_criteria=criteria,
+        stopping_criteria=criteria, num_assistant_tokens=5,
     )  # fmt: skip
     assert config.__dict__ == before
     assert (processors, criteria, vars(processors[0]), vars(criteria[0])) == kept

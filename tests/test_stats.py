@@ -219,9 +219,14 @@ def test_collectors_nest_and_sum(target):
 def test_a_call_without_a_dict_is_collected(target, twin):
     with collect_stats() as stats:
         target.generate(
-            **prompts([5]), assistant_model=twin, spec_strategy="rejection", max_new_tokens=NEW, do_sample=False
+            **prompts([5]),
+            assistant_model=twin,
+            spec_strategy="rejection",
+            num_assistant_tokens=K,
+            max_new_tokens=NEW,
+            do_sample=False,
         )
-    assert (stats.calls, stats.emitted) == (1, NEW)
+    assert (stats.calls, stats.emitted) == (1, NEW) and stats.accepted > 0
 
 
 def test_plain_calls_are_not_collected(target):
@@ -309,7 +314,38 @@ def test_precedence(target, twin, configs_restored, first):
     out = target.generate(
         **prompts([5]), assistant_model=twin, spec_strategy="rejection", return_dict_in_generate=True, **kwargs
     )
-    assert out.spec_stats.rows[0].trace[1][0] == [6, 5, 4, 3, 5][first]
+    assert out.spec_stats.rows[0].trace[1][0] == [6, 5, 4, 3, 0][first]
+    if first == 4:  # ours: as many as pay, and a draft as large as its target never does
+        assert out.spec_stats.draft_forwards == 0 and "no acceptance makes it pay" in out.spec_stats.off_reason
+    else:
+        assert out.spec_stats.off_reason is None
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4], ids=[*LAYERS, "default"])
+def test_precedence_of_the_schedule(target, twin, configs_restored, first):
+    """Alone it starts from five tokens. Growing by two is the heuristic's, staying is constant; 0 is goodput's."""
+    value = {name: ["constant", "heuristic"][(i - first) % 2] for i, name in enumerate(LAYERS) if i >= first}
+    base = {"pad_token_id": 0, "do_sample": False, "max_new_tokens": 20}
+    target.generation_config = GenerationConfig(**base, num_assistant_tokens_schedule=value.get("target"))
+    twin.generation_config = GenerationConfig(**base, num_assistant_tokens_schedule=value.get("draft"))
+    kwargs = {"num_assistant_tokens_schedule": value["call"]} if "call" in value else {}
+    if "given" in value:
+        kwargs["generation_config"] = GenerationConfig(**base, num_assistant_tokens_schedule=value["given"])
+    out = target.generate(
+        **prompts([5]), assistant_model=twin, spec_strategy="rejection", return_dict_in_generate=True, **kwargs
+    )
+    assert [drafted for drafted, _ in out.spec_stats.rows[0].trace[1:3]] == ([5, 5] if first < 4 else [0, 0])
+
+
+@pytest.mark.parametrize(
+    "schedule, drafted",
+    [(None, [3, 3]), ("constant", [3, 3]), ("heuristic", [3, 5]), ("target-rate", [3, 3]), ("goodput", [0, 0])],
+)
+def test_a_number_without_a_schedule_is_constant(target, twin, schedule, drafted):
+    """With one it is the first number, or the greatest."""
+    settings = {"num_assistant_tokens": 3, "num_assistant_tokens_schedule": schedule, "max_new_tokens": 20}
+    stats = run(target, twin, prompts([5]), **settings).spec_stats
+    assert [d for d, _ in stats.rows[0].trace[1:3]] == drafted
 
 
 @pytest.mark.parametrize("off", [None, 0, 0.0])
@@ -374,6 +410,7 @@ def test_settings_are_not_written_back(target, twin):
     told = given.to_dict()
     settings = {"max_new_tokens": 30, "do_sample": False, "spec_strategy": "rejection"}
     target.generate(**prompts([5]), assistant_model=twin, generation_config=given, **settings)
+    target.generate(**prompts([5]), assistant_model=twin, **settings)
     target.generate(
         **prompts([5]),
         assistant_model=twin,

@@ -346,7 +346,8 @@ def test_the_plain_fallback_streams_as_plain_and_ends_once(pair, prompt, fails):
     theirs, ours = Recorder(), Recorder(fails_at=4 if fails else None)
     options = {"max_new_tokens": NEW, "use_cache": False, "do_sample": False}
     plain(pair[0], **prompt, streamer=theirs, **options)
-    hf_specgen.enable(pair[0], assistant_model=pair[1], spec_strategy="rejection", spec_fallback="plain")
+    drafting = {"spec_strategy": "rejection", "num_assistant_tokens": 5}
+    hf_specgen.enable(pair[0], assistant_model=pair[1], **drafting, spec_fallback="plain")
     try:
         with pytest.warns(UserWarning, match="Decoding without the draft"):
             if fails:

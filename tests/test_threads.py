@@ -238,7 +238,7 @@ def test_enabling_and_disabling_meanwhile_changes_nothing(models):
         spare = tiny()
         while not over.is_set():
             hf_specgen.enable()
-            hf_specgen.enable(spare, assistant_model=models.draft, spec_strategy="rejection")
+            hf_specgen.enable(spare, assistant_model=models.draft, spec_strategy="rejection", num_assistant_tokens=2)
             spare.generate(**prompts([4]), max_new_tokens=3, do_sample=False)
             hf_specgen.disable(spare)
             hf_specgen.disable()
@@ -295,7 +295,7 @@ def test_a_call_held_in_its_middle_goes_on_as_if_nothing_had_been(models, where,
 
     def call():
         gate.thread = threading.current_thread()
-        options.update(assistant_model=models.draft, spec_strategy="rejection")
+        options.update(assistant_model=models.draft, spec_strategy="rejection", num_assistant_tokens=5)
         results.append(models.target.generate(**inputs, **options).tolist())
 
     try:

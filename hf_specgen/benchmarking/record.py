@@ -39,12 +39,12 @@ class Record:
         prompt_tokens, new_tokens: read and emitted.
         seconds: the whole call.
         first_token_seconds: until the first new token was there (time to first token).
-        decode_seconds: after it.
+        decode_seconds: after both models' prefills (stock: extrapolated from the rate after its first hand-over).
         draft_seconds, verify_seconds, rest_seconds: parts of `decode_seconds`.
         rounds, drafted, accepted: as `SpecStats` defines them.
         by_position: conditional acceptance by position.
         sources: drafted and accepted tokens by where they came from: {"draft": [drafted, accepted], …}.
-        ideal_seconds: what the two models' bare forwards of this call would have taken.
+        ideal_seconds: what the two models' bare forwards of this call would have taken, prefills included.
         peak_bytes: largest memory in use.
         same_ids: whether the ids equal plain's of the same prompt; None when sampled.
         diverged_at, gap: first other token, and plain's logit gap between the two there (0: a tie).

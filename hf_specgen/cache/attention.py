@@ -33,6 +33,8 @@ def _install() -> None:
         return
 
     def sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+        if torch.compiler.is_compiling():  # a ContextVar would break somebody's graph in every layer
+            return stock(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
         masks = _folded_masks.get()
         groups = query.shape[1] // key.shape[1]
         plain = masks is None or groups == 1 or attention_mask is None or attention_mask.shape[1] != 1

@@ -44,7 +44,7 @@ _verdicts: dict[tuple, object] = {}
 _lock = threading.Lock()
 
 
-def _once(question, model, ask):
+def once(question, model, ask):
     """The answer to a question about a model, asked once per class and configuration."""
     # One class can hold several position schemes (Falcon: rotary or ALiBi), told apart by its config alone.
     config = compat.text_config(model)
@@ -59,7 +59,7 @@ def understands_ragged_masks(reader) -> bool:
     """Whether rows at different positions may share a forward of this reader's model."""
     if reader.model.config.model_type in KNOWN:
         return True
-    return _once("ragged", reader.model, lambda: _agrees(reader))
+    return once("ragged", reader.model, lambda: _agrees(reader))
 
 
 def cannot_read_blocks(model) -> str | None:
@@ -70,7 +70,7 @@ def cannot_read_blocks(model) -> str | None:
     """
     if model.config.model_type in KNOWN | KNOWN_ENCODER_DECODERS:
         return None
-    return _once("blocks", model, lambda: _block_fault(model))
+    return once("blocks", model, lambda: _block_fault(model))
 
 
 def padding_counts(model, by_probe: bool = True) -> bool:
@@ -84,10 +84,10 @@ def padding_counts(model, by_probe: bool = True) -> bool:
         return True
     if model.config.model_type in KNOWN or not by_probe:
         return False
-    return _once("padding", model, lambda: not _same_with_padding(model))
+    return once("padding", model, lambda: not _same_with_padding(model))
 
 
-def _some_text(model, length: int) -> list[int]:
+def some_text(model, length: int) -> list[int]:
     known = max(1, min(compat.text_config(model).vocab_size, 997) - 1)
     return [(7 * i) % known + 1 for i in range(length)]
 
@@ -103,7 +103,7 @@ def _some_encoding(model, device: torch.device) -> dict:
 
 def drops_positions(model) -> bool:
     """Whether the model's own preparation throws `position_ids` away, so that it counts columns of its cache."""
-    return compat.prepares_inputs(model) and _once("positions", model, lambda: _drops_positions(model))
+    return compat.prepares_inputs(model) and once("positions", model, lambda: _drops_positions(model))
 
 
 def _drops_positions(model) -> bool:
@@ -115,7 +115,7 @@ def _drops_positions(model) -> bool:
     return prepared.get("position_ids") is None
 
 
-def _tolerance(model) -> float:
+def tolerance(model) -> float:
     """How far logits may be apart, in standard deviations. Faults are of the order of one."""
     return 1e-3 if model.dtype == torch.float32 else 0.15
 
@@ -124,7 +124,7 @@ def _tolerance(model) -> float:
 def _same_with_padding(model) -> bool:
     from .reader import device_of, read_prompt
 
-    pad, texts = 5, [_some_text(model, 9), _some_text(model, 14)]
+    pad, texts = 5, [some_text(model, 9), some_text(model, 14)]
     device = device_of(model, torch.device("cpu"))
     try:
         alone = read_prompt(model, torch.tensor([texts[0]], device=device), None, 9)[0][0].float()
@@ -134,7 +134,7 @@ def _same_with_padding(model) -> bool:
         padded = read_prompt(model, ids, mask, 9)[0][0].float()
     except Exception:
         return False
-    return bool((alone - padded).abs().max() / alone.std().clamp(min=1e-6) < _tolerance(model))
+    return bool((alone - padded).abs().max() / alone.std().clamp(min=1e-6) < tolerance(model))
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def _block_fault(model) -> str | None:
 
     config = compat.text_config(model)
     head = 6 + min(getattr(config, "sliding_window", None) or 0, 32)
-    ids = torch.tensor([_some_text(model, head + 6)], device=device_of(model, torch.device("cpu")))
+    ids = torch.tensor([some_text(model, head + 6)], device=device_of(model, torch.device("cpu")))
     beside = _some_encoding(model, ids.device)
 
     def read(widths: list[int]) -> torch.Tensor:
@@ -166,7 +166,7 @@ def _block_fault(model) -> str | None:
         return "its forward does not give logits for each token of a block"
     gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
     return (
-        None if gap < _tolerance(model) else f"its logits are {gap:.2g} standard deviations off those of single tokens"
+        None if gap < tolerance(model) else f"its logits are {gap:.2g} standard deviations off those of single tokens"
     )
 
 
@@ -174,7 +174,7 @@ def _block_fault(model) -> str | None:
 def _agrees(reader) -> bool:
     from .reader import Reader, read_prompt
 
-    texts = [_some_text(reader.model, 6), _some_text(reader.model, 12)[3:]]
+    texts = [some_text(reader.model, 6), some_text(reader.model, 12)[3:]]
     tail = 3
 
     def alone(text):
@@ -193,7 +193,7 @@ def _agrees(reader) -> bool:
     except Exception:
         return False
     wanted = torch.stack([x for _, x in pieces])
-    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < _tolerance(reader.model))
+    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < tolerance(reader.model))
 
 
 def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:

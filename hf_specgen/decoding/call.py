@@ -195,7 +195,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
 
 
 def _terms(model, drafter: Drafter | None, verifier: Verifier, session: SpecSession | None) -> Terms:
-    draft = drafter.model if drafter is not None else None
+    draft = drafter.network if drafter is not None else None
     kind = model.device.type
     return Terms(
         free=not verifier.follows_draft,

@@ -89,7 +89,7 @@ class Decoding:
     def propose(self, noise: Noise) -> tuple[Proposal, list[int]]:
         """The rows' drafts for this round, and how many tokens each was allowed: no more than it can still use."""
         self.choices, self.drafts = self._choose(), 0
-        if self.drafter is not None and not self.begun and any(offer and offer.costs for offer, _ in self.choices):
+        if not self.begun and any(choice.costs for choice in self.choices):
             self.begin_drafting()
         if self.drafter is None:
             self.choices = [NOTHING] * len(self.rows)
@@ -106,8 +106,8 @@ class Decoding:
             proposal.check(len(self.rows), self.vocabulary, type(self.drafter).__name__)
         self.drafts = self._count_drafts(before)
         self.stats.drafting_forwards += self.drafts
-        for row, (offer, _) in zip(self.rows, self.choices, strict=True):
-            row.stats.draft_forwards += self.drafts if offer is not None and offer.costs else 0
+        for row, choice in zip(self.rows, self.choices, strict=True):
+            row.stats.draft_forwards += self.drafts if choice.costs else 0
         return proposal or self.no_proposal(), widths
 
     def _count_drafts(self, before: int) -> int:
@@ -147,7 +147,7 @@ class Decoding:
         if self.drafter is None:
             return
         target = self.clock.last("verify" if width else "step")
-        drafted = any(offer and offer.costs for _, (offer, _), _, _ in rounds)
+        drafted = any(choice.costs for _, choice, _, _ in rounds)
         draft = self.clock.last("draft") if drafted else 0.0
         steps = (self.drafts or width) if drafted else 0  # not every drafter counts its forwards
         self.length.learn(rounds, Seconds(len(rounds), width + 1, target, draft, steps))

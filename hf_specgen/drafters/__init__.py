@@ -16,6 +16,7 @@ from .lookup import LookupDrafter
 from .model import ModelDrafter
 from .reading import MappedIds, OtherVocabulary, OtherVocabularyAsText
 from .text import TextDrafter
+from .trimmed import Trimmed
 
 if TYPE_CHECKING:
     from ..pairing.vocabulary import VocabularyMap
@@ -30,6 +31,7 @@ def drafter_for(
     source: Source | None,
     never: list[int],
     vocabulary: VocabularyMap | None,
+    draft_vocab_size: int | list[int] | None = None,
 ) -> Drafter | None:
     """The drafter for what the caller passed as `assistant_model`.
 
@@ -41,7 +43,11 @@ def drafter_for(
         source: what the target's encoder read, if it has one.
         never: ids that are not to be drafted (placeholders of images and sound).
         vocabulary: what the draft's ids stand for; None where both use the same.
+        draft_vocab_size: see `SpecConfig`.
     """
+    if draft_vocab_size is not None and (draft is None or isinstance(draft, CandidateGenerator)):
+        what = "there is no draft" if draft is None else f"a {type(draft).__name__} is no model"
+        raise SpecUnsupportedError(f"draft_vocab_size trims a draft model's vocabulary, and {what}. Leave it out.")
     if draft is None or isinstance(draft, Drafter):
         return draft
     if isinstance(draft, CandidateGenerator):
@@ -64,7 +70,15 @@ def drafter_for(
         reading = OtherVocabulary(vocabulary, device)
     elif vocabulary is not None:
         kind, reading = TextDrafter, OtherVocabularyAsText(vocabulary, device)
-    return kind(draft, threshold, sorted({*ends, *own_ends}), device, source, never, reading)
+    trimmed = None
+    if draft_vocab_size is not None:
+        if kind is TextDrafter:
+            raise SpecUnsupportedError(
+                "draft_vocab_size: a draft with another vocabulary that writes text cannot be trimmed. "
+                "Leave it out, or use a draft with the target's tokenizer."
+            )
+        trimmed = Trimmed.of(draft, draft_vocab_size, reading.own(ends) if reading else ends)
+    return kind(draft, threshold, sorted({*ends, *own_ends}), device, source, never, reading, trimmed)
 
 
 def with_lookup(drafter: Drafter | None, settings, config, never: list[int]) -> Drafter | None:

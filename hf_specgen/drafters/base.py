@@ -24,6 +24,7 @@ class LoneRow:
     limit: int
     processors: RowProcessors
     index: int = 0
+    prompt_length: int = 0
     last_drafted: list[int] = field(default_factory=list)
 
     @property
@@ -48,6 +49,7 @@ class Drafter(CandidateGenerator):
     goes_on: Callable[[list, int, list[float]], list[bool]] | None = None
     keep: Kept | None = None
     model: torch.nn.Module | None = None
+    network: torch.nn.Module | None = None  # what computes in its place
     trusted: bool = False  # its proposals need no check
     _lone: LoneRow | None = None
 

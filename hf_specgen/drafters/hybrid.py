@@ -19,7 +19,7 @@ class HybridDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, lookup: LookupDrafter):
         self.drafter, self.lookup = drafter, lookup
-        self.model = drafter.model
+        self.model, self.network = drafter.model, drafter.network
         self.chosen: list[Offer | None] = []
         self.asked = False  # whether the model has drafted in this round
 

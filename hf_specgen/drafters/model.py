@@ -16,6 +16,7 @@ from ..verifiers import Proposal
 from .base import Drafter
 from .encoder import Source, encoder_inputs
 from .reading import Reading, SameIds
+from .trimmed import Trimmed
 
 
 class ModelDrafter(Drafter):
@@ -28,6 +29,7 @@ class ModelDrafter(Drafter):
         source: what the target's encoder read, if it has one.
         never: ids that are never drafted.
         reading: what the target's tokens are to the draft; None: the same ids.
+        trimmed: the part of its vocabulary that it drafts from; None: all of it.
     """
 
     trusted = True
@@ -41,9 +43,12 @@ class ModelDrafter(Drafter):
         source: Source | None = None,
         never: Sequence[int] = (),
         reading: Reading | None = None,
+        trimmed: Trimmed | None = None,
     ):
         self.model, self.source = model, source
         self.reading = reading or SameIds()
+        self.trimmed = trimmed
+        self.network = model if trimmed is None else trimmed.begin([])  # what computes in the draft's place
         self.never = torch.tensor(sorted(never), dtype=torch.long, device=device)
         self.threshold = threshold or None
         self.device = device_of(model, device)
@@ -82,11 +87,14 @@ class ModelDrafter(Drafter):
         texts = [list(self.reading.text(row)) for row in rows]
         texts = [text if ok else text[:1] for ok, text in zip(fits, texts, strict=True)]
         self.indices = [row.index for row in rows]
+        if self.trimmed is not None:  # prompts alone, whenever drafting begins: a row is alone
+            self.network = self.trimmed.begin([self.reading.own(row.tokens[: row.prompt_length]) for row in rows])
         if self.kept is not None:
             self.reader = resume(self.kept, self.indices, texts, 256, self.device)
             self.held = [text[:n] for text, n in zip(texts, self.reader.lengths, strict=True)]
         else:
             self._read_prompts(texts)
+        self.reader.model = self.network
         self.held = [held if ok else [] for ok, held in zip(fits, self.held, strict=True)]
         self.reader.lengths[:] = map(len, self.held)
         if self.keep is not None:
@@ -114,7 +122,7 @@ class ModelDrafter(Drafter):
             pads = torch.tensor([[width - len(texts[b])] for b in group])
             ids = torch.tensor([[0] * (width - len(texts[b])) + texts[b] for b in group], device=self.device)
             mask = (torch.arange(width) >= pads).long().to(self.device) if pads.any() else None
-            logits, cache = read_prompt(self.model, self._known(ids), mask, **beside.of(group, width))
+            logits, cache = read_prompt(self.network, self._known(ids), mask, **beside.of(group, width))
             filled.append((cache, Layout(mask, len(group), width), group))
             for b, x in zip(group, logits[:, -1], strict=True):
                 first_logits[b] = x
@@ -216,7 +224,10 @@ class ModelDrafter(Drafter):
 
     def _of_target(self, logits: torch.Tensor, home: torch.device) -> torch.Tensor:
         """The draft's logits for the target's tokens, float32 `[rows, vocabulary]`."""
-        scores = self.reading.scores(logits.to(home, torch.float32), self.vocabulary)
+        logits = logits.to(home, torch.float32)
+        if self.trimmed is not None:
+            logits = self.trimmed.expand(logits, self.reader.order)
+        scores = self.reading.scores(logits, self.vocabulary)
         if len(self.never):
             scores = scores.index_fill(1, self.never[self.never < scores.shape[1]], float("-inf"))
         return scores

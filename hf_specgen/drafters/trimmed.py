@@ -171,7 +171,7 @@ def _refuse(model, head) -> None:
     elif head._forward_hooks or head._forward_pre_hooks:
         why = "has hooks on its output layer, which the copy could not call"
     else:
-        fault = probe._once("trimmed", model, lambda: _fault(model, head))
+        fault = probe.once("trimmed", model, lambda: _fault(model, head))
         why = fault and f"cannot compute logits for some tokens only: {fault}"
     if why:
         raise SpecUnsupportedError(f"draft_vocab_size: the draft {name} {why}. {WAY_OUT}")
@@ -182,7 +182,7 @@ def _fault(model, head: torch.nn.Linear) -> str | None:
     """Why the copy's logits are not the model's own; None if they are."""
     first, last = max(1, head.out_features // 2), head.out_features - 1
     kept = [*range(first), last]
-    ids = torch.tensor([probe._some_text(model, 2)], device=device_of(model, torch.device("cpu")))
+    ids = torch.tensor([probe.some_text(model, 2)], device=device_of(model, torch.device("cpu")))
     try:
         whole = read_prompt(model, ids, None)[0].float()[..., kept]
         part = with_head(model, PartOfHead(head, first, torch.tensor([last], device=head.weight.device)))
@@ -192,4 +192,4 @@ def _fault(model, head: torch.nn.Linear) -> str | None:
     if logits.shape != whole.shape:
         return f"its forward gives {logits.shape[-1]} logits for {whole.shape[-1]} tokens"
     gap = ((logits - whole).abs().max() / whole.std().clamp(min=1e-6)).item()
-    return None if gap < probe._tolerance(model) else f"its logits are {gap:.2g} standard deviations off"
+    return None if gap < probe.tolerance(model) else f"its logits are {gap:.2g} standard deviations off"

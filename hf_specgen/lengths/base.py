@@ -14,6 +14,11 @@ class Choice(NamedTuple):
     offer: Offer | None
     width: int
 
+    @property
+    def costs(self) -> bool:
+        """Whether the draft model is asked."""
+        return self.width > 0 and self.offer is not None and self.offer.costs
+
 
 NOTHING = Choice(None, 0)
 

@@ -6,6 +6,8 @@ SHARE = 0.01
 """And so much more of the time that the call has taken."""
 FIRST_WAIT = 6
 """Rounds without drafts before one is tried again. Doubled after every trial in vain: a text may change."""
+TOGETHER = 8
+"""Trials are made in rounds that this number divides: rows that are planned apart then pay for one forward."""
 
 
 class Budget:
@@ -14,17 +16,18 @@ class Budget:
 
     def __init__(self):
         self.taken = self.lost = 0.0
-        self.idle, self.wait = 0, FIRST_WAIT
+        self.rounds, self.idle, self.wait = 0, 0, FIRST_WAIT
 
     def allows(self, cost: float) -> bool:
         return self.lost + cost <= ALLOWANCE + SHARE * self.taken
 
     def trial_due(self, cost: float) -> bool:
-        return self.idle >= self.wait and self.allows(cost)
+        return self.idle >= self.wait and self.rounds % TOGETHER == 0 and self.allows(cost)
 
     def book(self, time: float, tokens: float, drafted: bool) -> None:
         """Count a round of so many plain steps and tokens per row."""
         self.taken += time
+        self.rounds += 1
         if not drafted:
             self.idle += 1
             return

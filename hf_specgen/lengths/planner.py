@@ -25,6 +25,9 @@ BEST_CASE = 0.95
 """Acceptance that no draft is taken to exceed: one that could not pay even so is not begun."""
 DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
+FIXED_BAR, FIXED_EVIDENCE = 0.15, 4
+"""Where costs are fixed before the call and neighbours may not be looked at, a row may share each forward with others,
+who pay for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
 SURE = 1.3
 """An expected rate from which on plain decoding need not be timed to know that drafting pays."""
 
@@ -66,7 +69,8 @@ class Planner:
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        with_model, width = self._best(prospects, model_time)
+        bar = MARGIN if self.terms.free else FIXED_BAR
+        with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
         if not with_model and not width:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
@@ -117,7 +121,8 @@ class Planner:
         return self.apart[index]
 
     def _prospect(self, row, offers: list[Offer]) -> Prospect:
-        lookup = next((o for o in offers if not o.costs), None)
+        least = 0 if self.terms.free else FIXED_EVIDENCE
+        lookup = next((o for o in offers if not o.costs and o.evidence >= least), None)
         draft = next((o for o in offers if o.costs), None)
         found = [1.0]
         if lookup is not None:
@@ -147,9 +152,7 @@ class Planner:
         for p, chain in zip(asked, chains, strict=True):
             p.model = chain[min(self.width, len(chain) - 1)]
         time = self.time(self.width, self.width)
-        if (
-            self.terms.inside
-        ):  # what it brings is seen, not calculated: later positions are only reached when it is sure
+        if self.terms.inside:  # what it brings is seen: later places are only reached when it is sure
             self.width = most
             time = self.times.around(time)
             for p in asked:

@@ -13,17 +13,13 @@ from hf_specgen.lengths.constant import ConstantLength
 @pytest.mark.parametrize("lengths", [[7], [7, 3, 12]], ids=["one row", "ragged batch"])
 def test_after_rounds_without_drafts_an_exact_copy_is_still_accepted_whole(monkeypatch, widths, lengths):
     class Scripted(ConstantLength):
-        rounds: dict
-
         def __init__(self, initial):
             super().__init__(initial)
             self.rounds = {}
 
         def next(self, row):
-            return widths[(self.rounds.get(row, 0) + row) % len(widths)]  # rows draft in different rounds
-
-        def learn(self, row, drafted, accepted):
-            self.rounds[row] = self.rounds.get(row, 0) + 1
+            self.rounds[row] = self.rounds.get(row, -1) + 1
+            return widths[(self.rounds[row] + row) % len(widths)]  # rows draft in different rounds
 
     monkeypatch.setitem(SCHEDULES, "constant", Scripted)
     target, batch = tiny(eos_token_id=None), prompts(lengths)

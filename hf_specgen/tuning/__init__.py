@@ -1,0 +1,1 @@
+"""Find a pair's best settings, and keep them: `hf-specgen tune`."""
