@@ -5,7 +5,6 @@ import copy
 import functools
 import inspect
 import warnings
-from dataclasses import fields
 from types import SimpleNamespace
 
 import torch
@@ -16,7 +15,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
-from .config import SHARED, SpecConfig, take_settings
+from .config import ARGUMENTS, SpecConfig, take_settings, temperature_of
 from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
@@ -35,7 +34,9 @@ OTHER_VOCABULARY = (
     "The draft has another vocabulary than the target: tokens are matched by the text they stand for, and fewer are "
     "accepted than of a draft with the target's tokenizer. If that is meant, pass tokenizer= and assistant_tokenizer=."
 )
-_DEFAULTS = {f.name for f in fields(SpecConfig)} | {"assistant_model", "tokenizer", "assistant_tokenizer"}
+_DEFAULTS = {*ARGUMENTS, "spec_config", "assistant_model", "tokenizer", "assistant_tokenizer"}
+_ON = ("spec_strategy", "spec_config")
+"""Either of them makes a call speculative."""
 
 
 def _inherited(model, name: str):
@@ -47,7 +48,7 @@ def _inherited(model, name: str):
 
 
 class SpecGenerationMixin(GenerationMixin):
-    """`generate()` with `spec_strategy=`. Without it, every method is the class's own.
+    """`generate()` with `spec_strategy=` or `spec_config=`. Without them, every method is the class's own.
 
     Used by `enable` on models as they are, or as a base class: `class MyLlama(SpecGenerationMixin, LlamaForCausalLM)`.
     """
@@ -57,8 +58,9 @@ class SpecGenerationMixin(GenerationMixin):
     def generate(self, *args, **kwargs):
         """As `GenerationMixin.generate`, with these arguments more (see `SpecConfig`):
 
-        spec_strategy: "rejection", "block" or "coupled"; None or absent decodes as ever.
-        spec_source: "hybrid", "draft" or "lookup": where drafts come from.
+        spec_strategy: "rejection", "block" or "coupled"; None decodes as ever.
+        spec_config: a `SpecConfig`, or the folder of one: what `hf-specgen tune` has found, for all that is not said.
+        spec_source: "hybrid", "draft", "lookup" or "none": where drafts come from.
         spec_fallback: "plain" to decode without the draft what cannot be decoded exactly with it.
         generator: a `torch.Generator`, or a list of one (or None) per row.
         spec_session: a `SpecSession`, for conversations.
@@ -68,23 +70,27 @@ class SpecGenerationMixin(GenerationMixin):
             SpecUnsupportedError: before the first token, naming the cause and the way out.
         """
         defaults = kwargs.pop("spec_defaults", {})  # of `enable`; not for a call that wants it otherwise
-        if kwargs.get("spec_strategy", "") is None or ("spec_strategy" not in kwargs and kwargs.get("custom_generate")):
+        if kwargs.get("spec_config") is None:
+            kwargs.pop("spec_config", None)
+        by_hand = "spec_strategy" in kwargs and kwargs["spec_strategy"] is None  # switched off
+        asked = not by_hand and any(name in kwargs for name in _ON)
+        if by_hand or (not asked and kwargs.get("custom_generate")):
             defaults = {}
-        shared = {name: value for name, value in defaults.items() if name in SHARED}  # a given config outranks them
-        kwargs = {**{name: value for name, value in defaults.items() if name not in SHARED}, **kwargs}
-        if kwargs.get("spec_strategy") is None:
-            if "spec_strategy" in kwargs:  # switched off by hand: fallback and session go with it, a generator must not
-                for name in ("spec_strategy", "spec_fallback", "spec_session"):
+        if not asked and not any(name in defaults for name in _ON):
+            if by_hand:  # fallback, session and configuration go with it, a generator must not
+                for name in ("spec_strategy", "spec_fallback", "spec_session", "spec_config"):
                     kwargs.pop(name, None)
                 if kwargs.pop("generator", None) is not None:
                     raise SpecUnsupportedError(
                         "generator= needs a spec_strategy; plain decoding draws from torch's own."
                     )
             return _inherited(self, "generate")(self, *args, **kwargs)
+        settings = SimpleNamespace(**{name: x for name, x in defaults.items() if name in (*ARGUMENTS, "spec_config")})
+        kwargs = {name: x for name, x in defaults.items() if name not in vars(settings)} | kwargs
         kwargs.update(zip(_POSITIONAL, args, strict=False))
         stream = Stream(kwargs.get("streamer"))
         try:
-            out = _with_fallback(self, kwargs, stream, SimpleNamespace(**shared))
+            out = _with_fallback(self, kwargs, stream, settings)
         except BaseException:
             with contextlib.suppress(Exception):  # whoever listens to an iterator streamer must not wait for ever
                 stream.end()
@@ -115,6 +121,8 @@ class SpecGenerationMixin(GenerationMixin):
         if spec_request is None:
             return _inherited(self, "_get_candidate_generator")(self, generation_config, *args, **kwargs)
         never, settings = compat.placeholder_ids(self), spec_request.settings
+        if settings.spec_source == "none":
+            return None
         drafter = drafter_for(
             spec_request.draft if settings.spec_source != "lookup" else None,
             generation_config,
@@ -131,25 +139,36 @@ def _with_fallback(model, kwargs, stream: Stream, defaults: SimpleNamespace):
     """Decode speculatively, or plainly if that was refused and the caller wants it so. `defaults`: of `enable`."""
     draft = kwargs.pop("assistant_model", None)
     given, own = kwargs.get("generation_config"), model.generation_config
-    configs = (given, defaults, own, getattr(draft, "generation_config", None))
-    settings = take_settings(kwargs, *configs)
+    asked, enabled = kwargs.pop("spec_config", None), getattr(defaults, "spec_config", None)
+    if asked is not None:
+        enabled = None
+    asked, enabled = (_tuned(model, draft, config, kwargs, given) for config in (asked, enabled))
+    settings = take_settings(kwargs, asked, given, defaults, enabled, own, getattr(draft, "generation_config", None))
+    if _needs_no_loop(settings, stream):
+        return _plain(model, kwargs, settings, stream, off_reason=settings.length.why_off)
     try:
         return _speculate(model, draft, settings, stream, {k: v for k, v in kwargs.items() if k != "streamer"})
     except SpecUnsupportedError as error:
         if settings.spec_fallback != "plain":
             raise
         warnings.warn(f"Decoding without the draft: {error}", stacklevel=4)
-        if stream.streamer is not None:
-            kwargs["streamer"] = stream.for_plain
-        out = _plain(model, kwargs, settings, str(error))
-        stream.ended = True
-        return out
+        return _plain(model, kwargs, settings, stream, fallback_reason=str(error))
+
+
+def _tuned(model, draft, config, kwargs, given) -> SpecConfig | None:
+    """What a `spec_config` says for this call, if it is this pair's."""
+    if config is None:
+        return None
+    config = SpecConfig.of(config)
+    if config.tuned is not None:
+        config.tuned.check(model, draft)
+    return config.at(temperature_of(kwargs, given, model.generation_config))
 
 
 def _speculate(model, draft, settings, stream, kwargs):
     """Check the pair and the call, then let the class's own `generate` prepare the inputs for our loop."""
     check_model(model, "target")
-    draft = check_draft(model, draft, settings)
+    draft = None if settings.spec_source == "none" else check_draft(model, draft, settings)
     tokenizer, assistant_tokenizer = kwargs.pop("tokenizer", None), kwargs.pop("assistant_tokenizer", None)
     vocabulary = None
     if draft is not None and not isinstance(draft, CandidateGenerator):
@@ -208,11 +227,20 @@ def _heal(model, kwargs, tokenizer) -> None:
     kwargs |= {"input_ids": healed, "token_healing": False}
 
 
-def _plain(model, kwargs, settings, reason: str):
-    """Plain decoding in place of a refused call, told apart in the statistics."""
+def _needs_no_loop(settings: SpecConfig, stream: Stream) -> bool:
+    """Whether a call without drafts asks for nothing but what plain decoding does, at no cost at all."""
+    asked = settings.generator is not None or settings.spec_session is not None or stream.by_row
+    return settings.spec_source == "none" and settings.spec_strategy != "coupled" and not asked
+
+
+def _plain(model, kwargs, settings, stream: Stream, **reason: str):
+    """Plain decoding in place of a refused call, or of one without drafts, told apart in the statistics."""
+    if stream.streamer is not None:
+        kwargs["streamer"] = stream.for_plain
     kwargs.pop("assistant_tokenizer", None)
     out = _inherited(model, "generate")(model, **kwargs)
-    stats = SpecStats(strategy=settings.spec_strategy, lossless=True, calls=1, fallback_reason=reason)
+    stream.ended = True
+    stats = SpecStats(strategy=settings.spec_strategy, lossless=True, calls=1, **reason)
     publish(stats)
     if isinstance(out, torch.Tensor):
         return out
@@ -260,9 +288,9 @@ def enable(model=_EVERY, **defaults):
     """Let `model.generate()` take `spec_strategy=`; without a model, let every generation model take it.
 
     `defaults` are speculative arguments for calls in code that does not know them:
-    `enable(model, assistant_model=draft, spec_strategy="rejection")` turns speculation on in every `model.generate()`,
-    in pipelines and evaluation harnesses. What a call says itself, or a GenerationConfig given to it, comes first;
-    `spec_strategy=None` in a call decodes plainly.
+    `enable(model, assistant_model=draft, spec_strategy="rejection")` (or `spec_config="folder"` in place of the
+    strategy) turns speculation on in every `model.generate()`, in pipelines and evaluation harnesses. What a call says
+    itself, or a GenerationConfig given to it, comes first; `spec_strategy=None` in a call decodes plainly.
 
     On a model, one attribute is set (`generate`), as transformers itself does for models with a custom generate; the
     model stays what it was: picklable, deep-copyable (a draft among the defaults goes with it), savable, of the same
@@ -274,7 +302,7 @@ def enable(model=_EVERY, **defaults):
     wrong = sorted(set(defaults) - _DEFAULTS)
     if model is None:
         raise TypeError("enable() got None. Pass a model, or nothing at all for every generation model.")
-    if wrong or (defaults and (model is _EVERY or defaults.get("spec_strategy") is None)):
+    if wrong or (defaults and (model is _EVERY or all(defaults.get(name) is None for name in _ON))):
         what = f"enable() got {wrong}" if wrong else "enable() got defaults without a model or a spec_strategy"
         raise TypeError(f"{what}. It takes a model and spec_strategy=, with any of {', '.join(sorted(_DEFAULTS))}.")
     if model is _EVERY:
@@ -287,9 +315,7 @@ def enable(model=_EVERY, **defaults):
     if not isinstance(inner, GenerationMixin):
         raise TypeError(f"enable() takes a transformers generation model, not a {type(inner).__name__}.")
     if defaults:
-        settings = take_settings(dict(defaults))  # wrong values are told at once
-        check_draft(inner, defaults.get("assistant_model"), settings)
-        defaults = {"spec_defaults": defaults}
+        defaults = {"spec_defaults": _checked(inner, defaults)}
     replaced = vars(inner).get("generate")  # a repository's custom generate, which `disable` puts back
     if _is_ours(replaced):
         replaced = getattr(replaced, "replaced", None)
@@ -297,6 +323,20 @@ def enable(model=_EVERY, **defaults):
     if replaced is not None:
         inner.generate.replaced = replaced
     return model
+
+
+def _checked(model, defaults: dict) -> dict:
+    """`enable`'s defaults, in which wrong values are told at once; without those that are None."""
+    defaults = {name: value for name, value in defaults.items() if value is not None}
+    draft, config = defaults.get("assistant_model"), None
+    if "spec_config" in defaults:
+        config = defaults["spec_config"] = SpecConfig.of(defaults["spec_config"])
+    settings = take_settings(dict(defaults), config)
+    if settings.spec_source != "none":
+        check_draft(model, draft, settings)
+    if config is not None and config.tuned is not None:
+        config.tuned.check(model, draft)
+    return defaults
 
 
 def _is_ours(bound) -> bool:

@@ -108,11 +108,11 @@ class SpecConfig:
             f"choose one of {', '.join(SOURCES)}.",
         )
         size = self.draft_vocab_size
-        ids = [size] if isinstance(size, int) else size
+        listed = isinstance(size, (list, tuple)) and len(size) > 0 and all(type(i) is int for i in size)
         unless(
-            size is None or (isinstance(ids, (list, tuple)) and all(type(i) is int for i in ids)),
+            size is None or listed or (type(size) is int and size > 0),
             "draft_vocab_size",
-            "pass how many of the first tokens to keep, or a list of token ids.",
+            "pass how many of the first tokens to keep, at least 1, or a list of token ids that is not empty.",
         )
         schedule = self.num_assistant_tokens_schedule
         if isinstance(schedule, Mapping):
@@ -123,6 +123,8 @@ class SpecConfig:
                 "num_assistant_tokens_schedule",
                 f"choose one of {', '.join(SCHEDULES)}, or pass a hf_specgen Length.",
             )
+        if not isinstance(schedule, Length):
+            self.length  # noqa: B018 (a rule may refuse its numbers)
         threshold = self.assistant_confidence_threshold
         unless(
             threshold is None
@@ -141,10 +143,13 @@ class SpecConfig:
             return Undrafted(self.off_reason or 'spec_source="none" was asked for')
         if isinstance(schedule, Length):
             return copy.deepcopy(schedule)
-        name, options = schedule or ("goodput" if k is None else "constant"), {}
-        if isinstance(schedule, Mapping):
-            name, options = schedule["name"], {x: value for x, value in schedule.items() if x != "name"}
-        return SCHEDULES[name](*([] if k is None else [k]), **options)
+        if not isinstance(schedule, Mapping):
+            schedule = {"name": schedule or ("goodput" if k is None else "constant")}
+        options = {name: value for name, value in schedule.items() if name != "name"}
+        rule = SCHEDULES[schedule["name"]]
+        if k is not None:
+            options[next(iter(inspect.signature(rule).parameters))] = k
+        return rule(**options)
 
     @property
     def source(self) -> str:
@@ -203,17 +208,15 @@ class SpecConfig:
 
 def _check_schedule(schedule: Mapping[str, Any]) -> None:
     """Raises SpecUnsupportedError for a schedule with arguments that is none."""
-    told = f"num_assistant_tokens_schedule={dict(schedule)!r:.100}"
-    rule = SCHEDULES.get(schedule.get("name"))
-    if rule is None:
+    told, name = f"num_assistant_tokens_schedule={dict(schedule)!r:.100}", schedule.get("name")
+    if not isinstance(name, str) or name not in SCHEDULES:
         raise SpecUnsupportedError(f'{told}: give it a "name", one of {", ".join(SCHEDULES)}.')
-    known = list(inspect.signature(rule).parameters)
-    wrong = next((name for name in schedule if name != "name" and name not in known), None)
-    if wrong is not None:
-        raise SpecUnsupportedError(f"{told}: {schedule['name']} takes no {wrong!r}. It takes {', '.join(known)}.")
-    wrong = next((x for x in schedule.values() if not isinstance(x, (int, float, str)) or isinstance(x, bool)), None)
-    if wrong is not None or any(isinstance(value, str) for name, value in schedule.items() if name != "name"):
-        raise SpecUnsupportedError(f"{told}: pass numbers.")
+    known = list(inspect.signature(SCHEDULES[name]).parameters)
+    for option, value in schedule.items():
+        if option not in ("name", *known):
+            raise SpecUnsupportedError(f"{told}: {name} takes no {option!r}. It takes {', '.join(known)}.")
+        if option != "name" and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+            raise SpecUnsupportedError(f"{told}: {option!r} is {value!r}. Pass a number.")
 
 
 FOUND = ("knowledge", "off_reason", "tuned")

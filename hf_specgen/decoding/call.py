@@ -19,7 +19,7 @@ from ..lengths.costs import POSITION_COST, expected_step
 from ..lengths.planner import LONGEST
 from ..noise import row_seeds
 from ..processors import custom_processors, own_processors
-from ..session import Kept, SpecSession, version_of
+from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import Verifier, verifier_for
 from .checks import (
@@ -148,7 +148,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
             drafter.keep_in(session)
     request.stream.prompts(call.input_ids, prompt.rows)
     length = settings.length
-    length.start(_terms(model, drafter, verifier, session))
+    length.start(_terms(model, drafter, verifier, settings))
     loop = Decoding(
         read.target,
         rows,
@@ -194,16 +194,18 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     return as_dict(sequences, rows, stats, result, read.outputs, keys, encoded, extended=not request.within)
 
 
-def _terms(model, drafter: Drafter | None, verifier: Verifier, session: SpecSession | None) -> Terms:
+def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecConfig) -> Terms:
+    learned = settings.spec_session.knowledge if settings.spec_session is not None else None
     draft = drafter.network if drafter is not None else None
     kind = model.device.type
     return Terms(
         free=not verifier.follows_draft,
+        greedy=verifier.name == "greedy",
         inside=drafter is not None and drafter.stops_inside,
         target_step=expected_step(model),
         draft_step=None if draft is None else expected_step(draft),
         position_cost=POSITION_COST.get(kind, POSITION_COST["cpu"]),
-        knowledge=session.knowledge if session is not None else None,
+        knowledge=learned if learned is not None and learned.costs is not None else settings.knowledge or learned,
     )
 
 

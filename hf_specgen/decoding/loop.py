@@ -129,7 +129,7 @@ class Decoding:
         room = row.limit - row.length - 1
         position = row.unseen + row.length + self.target.shift_of(row.index)
         if position <= self.target.context:  # beyond it only models without a table of positions get
-            room = min(room, int(self.target.context - position))
+            room = int(min(room, self.target.context - position))
         if self.drafter.room(row) <= 0 and row.stats.fallback_reason is None:
             row.stats.fallback_reason = f"row {row.index}: its text ({row.length} tokens) is beyond the draft's context"
             if not self.stats.fallback_reason:

@@ -60,7 +60,9 @@ class HybridDrafter(Drafter):
         self.chosen = offers
 
     def propose(self, rows, widths, verifier, noise):
-        drafts = [offer is not None and offer.costs for offer in self.chosen]
+        drafts = [
+            width > 0 and offer is not None and offer.costs for width, offer in zip(widths, self.chosen, strict=True)
+        ]
         self.asked = any(drafts)
         found = self.lookup.propose(rows, [0 if d else w for d, w in zip(drafts, widths, strict=True)], verifier, noise)
         if not self.asked:

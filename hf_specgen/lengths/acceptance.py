@@ -71,10 +71,12 @@ class Acceptance:
             found.append(expected)
         return found
 
-    def confident(self, top: float) -> float:
-        """Probability that a model's token is accepted whose distribution gives its most probable token `top`."""
+    def confident(self, top: float, guess: float) -> float:
+        """Probability that a model's token is accepted whose distribution gives its most probable token `top`; `guess`
+        as long as nothing was seen."""
         bin_ = sum(top > edge for edge in _EDGES)
-        guess = self.parent.confident(top) if self.parent is not None else min(0.98, max(0.02, top))
+        if self.parent is not None:
+            guess = self.parent.confident(top, guess)
         here = self.bins.get(bin_)
         return guess if here is None else here.near(guess, 4.0)
 

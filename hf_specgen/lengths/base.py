@@ -51,6 +51,8 @@ class Terms:
         free: the ids do not depend on how much is drafted, so that clocks and neighbours may be looked at. Otherwise
             (sampling with a rule whose ids do) a row's choices follow from its own text and what was known before the
             call: equal seeds give equal ids, alone or in any batch.
+        greedy: nothing is drawn: a draft's token is as likely accepted as the draft is sure of it. Of a drawn one,
+            accepted with Σ min(p, q), its distribution's height tells little.
         inside: the drafter asks `goes_on` between its tokens.
         target_step, draft_step: estimated seconds of one forward of one row (see `costs.expected_step`); of their
             ratio much is made, of themselves little. None: not known.
@@ -59,6 +61,7 @@ class Terms:
     """
 
     free: bool = True
+    greedy: bool = True
     inside: bool = False
     target_step: float = 1.0
     draft_step: float | None = None

@@ -25,9 +25,9 @@ BEST_CASE = 0.95
 """Acceptance that no draft is taken to exceed: one that could not pay even so is not begun."""
 DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
-FIXED_BAR, FIXED_EVIDENCE = 0.15, 4
-"""Where costs are fixed before the call and neighbours may not be looked at, a row may share each forward with others,
-who pay for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
+BLIND_BAR, BLIND_EVIDENCE = 0.15, 4
+"""Where costs are only estimated and neighbours may not be looked at, a row may share each forward with others, who pay
+for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
 SURE = 1.3
 """An expected rate from which on plain decoding need not be timed to know that drafting pays."""
 
@@ -53,6 +53,7 @@ class Planner:
 
     def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
         self.terms, self.costs, self.longest = terms, costs, longest
+        self.blind = not terms.free and not costs.measured
         self.together = Acceptance(known, strength=4.0 if known.classes else 2.0)
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
@@ -69,7 +70,7 @@ class Planner:
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        bar = MARGIN if self.terms.free else FIXED_BAR
+        bar = BLIND_BAR if self.blind else MARGIN
         with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
         if not with_model and not width:
             drafting = model_time is not None
@@ -86,7 +87,8 @@ class Planner:
         for row, top in zip(rows, tops, strict=True):
             acceptance = self._acceptance(row.index)
             self.tops[row.index].append(top)
-            self.chances[row.index] *= acceptance.confident(top)
+            guess = min(0.98, top) if self.terms.greedy else acceptance.rate(DRAFT, 0, step)
+            self.chances[row.index] *= acceptance.confident(top, guess)
             worth += self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
         more = self.costs.position(self.size) / self.costs.target(self.size, 1) + self._draft_time()
         return worth > self.rate * self.size * more
@@ -121,7 +123,7 @@ class Planner:
         return self.apart[index]
 
     def _prospect(self, row, offers: list[Offer]) -> Prospect:
-        least = 0 if self.terms.free else FIXED_EVIDENCE
+        least = BLIND_EVIDENCE if self.blind else 0
         lookup = next((o for o in offers if not o.costs and o.evidence >= least), None)
         draft = next((o for o in offers if o.costs), None)
         found = [1.0]

@@ -5,6 +5,7 @@ from toys import tiny
 
 IDS = torch.arange(2, 26)[None]
 GREEDY = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 16, "do_sample": False}
+DRAFTING = GREEDY | {"num_assistant_tokens": 5}  # by itself, a draft as large as its target rests
 
 
 def make(folder, tied: bool = False, scale: float = 3.0, **config):

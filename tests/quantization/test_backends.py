@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from quantization_toys import GREEDY, IDS, make, tensors_of
+from quantization_toys import DRAFTING, GREEDY, IDS, make, tensors_of
 from toys import noisy, plain
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -36,7 +36,7 @@ def load(name, folder, **kwargs):
 
 def test_greedy_text_is_plains(name, folder):
     pair = load_pair(folder, folder, draft_quantization=name)
-    out = pair.generate(**GREEDY, return_dict_in_generate=True)
+    out = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(pair.target, **GREEDY))
     assert out.spec_stats.acceptance_rate > 0.1, "the draft says what the target says, now and then"
     assert pair.quantization == ("dense", name)
@@ -62,7 +62,7 @@ def test_a_targets_head_stays_as_the_back_end_leaves_it(name, folder):
 def test_decoding_leaves_the_draft_alone(name, folder, monkeypatch):
     """What a quantized module does not survive is never done; its tensors are the same bits after a call."""
     pair = load_pair(folder, folder, draft_quantization=name)
-    pair.generate(**GREEDY)  # on a CPU, the first forward repacks 4-bit weights
+    pair.generate(**DRAFTING)  # on a CPU, the first forward repacks 4-bit weights
     before = {key: x.clone() for key, x in tensors_of(pair.draft).items()}
     assert len(before) > len(list(pair.draft.parameters()))
 
@@ -71,8 +71,8 @@ def test_decoding_leaves_the_draft_alone(name, folder, monkeypatch):
 
     for method in ("state_dict", "to", "float", "half", "bfloat16", "cpu", "cuda", "_apply", "__deepcopy__"):
         monkeypatch.setattr(torch.nn.Module, method, never, raising=False)
-    pair.generate(**GREEDY, return_dict_in_generate=True)
-    pair.generate(**GREEDY | {"do_sample": True}, generator=torch.Generator().manual_seed(0))
+    pair.generate(**DRAFTING, return_dict_in_generate=True)
+    pair.generate(**DRAFTING | {"do_sample": True}, generator=torch.Generator().manual_seed(0))
     after = tensors_of(pair.draft)
     assert after.keys() == before.keys()
     assert all(torch.equal(after[key], x) for key, x in before.items())
@@ -82,7 +82,7 @@ def test_decoding_leaves_the_draft_alone(name, folder, monkeypatch):
 def test_a_quantized_target_gives_its_own_plain_text(name, tmp_path):
     pytest.importorskip("bitsandbytes")
     pair = load_pair(make(tmp_path / "model"), tmp_path / "model", target_quantization=name)
-    out = pair.generate(**GREEDY, return_dict_in_generate=True)
+    out = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(pair.target, **GREEDY))
     assert out.spec_stats.acceptance_rate > 0.1 and pair.quantization == (name, "dense")
 
@@ -111,7 +111,7 @@ def test_an_eight_bit_target_with_an_adapter(tmp_path):
     lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     target = peft.get_peft_model(target, lora).eval()
     pair = load_pair(target, noisy(AutoModelForCausalLM.from_pretrained(folder)))
-    out = pair.generate(**GREEDY, return_dict_in_generate=True)
+    out = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(target.get_base_model(), **GREEDY))
 
 
@@ -119,7 +119,7 @@ def test_eight_bits_do_not_talk_in_every_layer(tmp_path, caplog):
     pytest.importorskip("bitsandbytes")
     pair = load_pair(make(tmp_path / "model"), tmp_path / "model", draft_quantization="int8")
     caplog.clear()
-    pair.generate(**GREEDY)
+    pair.generate(**DRAFTING)
     assert not [record for record in caplog.records if record.name.startswith("bitsandbytes")]
 
 
@@ -131,7 +131,7 @@ def test_a_config_object_is_taken_as_it_is(folder):
     pair = load_pair(folder, folder, draft_quantization=config)
     assert type(pair.draft.model.layers[0].mlp.up_proj) is torch.nn.Linear
     assert type(pair.draft.get_output_embeddings()) is torch.nn.Linear, "the config says so"
-    assert torch.equal(pair.generate(**GREEDY), plain(pair.target, **GREEDY))
+    assert torch.equal(pair.generate(**DRAFTING), plain(pair.target, **GREEDY))
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -168,14 +168,14 @@ def test_a_saved_checkpoint_says_itself_how_it_is_quantized(folder, tmp_path):
     with pytest.raises(ValueError, match="quantized already"):
         backend_of("int8", tmp_path / "saved")
     pair = load_pair(folder, tmp_path / "saved")
-    assert torch.equal(pair.generate(**GREEDY), plain(pair.target, **GREEDY)) and pair.quantization[1] == "nf4"
+    assert torch.equal(pair.generate(**DRAFTING), plain(pair.target, **GREEDY)) and pair.quantization[1] == "nf4"
 
 
 def test_a_config_object_is_mended_too(tmp_path):
     pytest.importorskip("bitsandbytes")
     folder = make(tmp_path / "model", intermediate_size=96)
     pair = load_pair(folder, folder, draft_quantization=BitsAndBytesConfig(load_in_4bit=True))
-    assert torch.equal(pair.generate(**GREEDY), plain(pair.target, **GREEDY))
+    assert torch.equal(pair.generate(**DRAFTING), plain(pair.target, **GREEDY))
 
 
 def test_awqs_package_is_not_imported_by_others(folder):
@@ -198,7 +198,7 @@ def test_on_a_gpu(name, folder):
     pytest.importorskip(PACKAGE[name])
     pair = load_pair(folder, folder, draft_quantization=name, device_map={"": 0})
     assert pair.draft.device == pair.target.device == torch.device("cuda", 0)
-    inputs = {key: x.cuda() if isinstance(x, torch.Tensor) else x for key, x in GREEDY.items()}
+    inputs = {key: x.cuda() if isinstance(x, torch.Tensor) else x for key, x in DRAFTING.items()}
     out = pair.generate(**inputs, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(pair.target, **inputs)) and out.spec_stats.acceptance_rate > 0.1
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from quantization_toys import GREEDY, IDS, make
+from quantization_toys import DRAFTING, GREEDY, IDS, make
 from toys import plain
 from transformers import AutoModelForCausalLM
 
@@ -78,7 +78,7 @@ def test_gguf(alone, named, tmp_path):
     quantization = "gguf" if named else None
     for path in (file, file.parent):
         pair = load_pair(target, path, draft_quantization=quantization)
-        out = pair.generate(**GREEDY, return_dict_in_generate=True)
+        out = pair.generate(**DRAFTING, return_dict_in_generate=True)
         assert torch.equal(out.sequences, plain(pair.target, **GREEDY))
         assert out.spec_stats.acceptance_rate > 0.5
         assert pair.draft.dtype == torch.bfloat16, "float32, the loader's own, takes twice the memory"
@@ -112,7 +112,7 @@ def test_llm_compressors_format(tmp_path):
     with torch.no_grad():
         wanted, got = dense(IDS).logits, pair.draft(IDS).logits
     assert (got - wanted).abs().max() < 0.02 * wanted.abs().max()
-    out = pair.generate(**GREEDY, return_dict_in_generate=True)
+    out = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(pair.target, **GREEDY)) and out.spec_stats.acceptance_rate > 0.1
 
 
@@ -151,6 +151,6 @@ def test_awq_with_a_config_of_ones_own(tmp_path):
     pair = load_pair(target, tmp_path / "draft", draft_quantization=config, dtype=torch.float32)
     assert pair.draft.dtype == torch.float32, "asked for, and that kernel runs in it"
     assert type(pair.draft.get_output_embeddings()) is torch.nn.Linear
-    out = pair.generate(**GREEDY, return_dict_in_generate=True)
+    out = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain(pair.target, **GREEDY)) and out.spec_stats.acceptance_rate > 0.1
     assert load_pair(target, tmp_path / "draft", draft_quantization=config).draft.dtype == torch.bfloat16

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantization_toys import GREEDY, make
+from quantization_toys import DRAFTING, GREEDY, make
 from toys import plain, toy_tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -37,7 +37,7 @@ def test_what_is_written_drafts(method, draft, tmp_path):
     card = (out / "README.md").read_text()
     assert f"hf-specgen quantize draft --to {method}" in card and METHODS[method] in card and "MB, before" in card
     pair = load_pair(draft, out)
-    result = pair.generate(**GREEDY, return_dict_in_generate=True)
+    result = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(result.sequences, plain(pair.target, **GREEDY))
     assert result.spec_stats.acceptance_rate > 0.1
     head = pair.draft.get_output_embeddings()

@@ -1,0 +1,122 @@
+"""hf-specgen tune: the best settings for a pair on this machine, as a file that generate() takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from .bench import INTERRUPTED, _numbers, _quiet, _words
+
+if TYPE_CHECKING:
+    from hf_specgen.config import SpecConfig
+    from hf_specgen.tuning import Tuner
+
+
+def command(
+    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
+    draft: Annotated[
+        str, typer.Argument(help="Of the draft model. Without one: lookup or nothing.", show_default=False)
+    ] = "",
+    prompts: Annotated[
+        Path | None, typer.Option(help="Own prompts: .txt, .json, .jsonl, Spec-Bench's file.", show_default=False)
+    ] = None,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Of code, qa, math, writing, translation, summarization, json, sql, code-editing, or of --prompts.",
+            show_default="all",
+        ),
+    ] = "",
+    limit: Annotated[int, typer.Option(help="Prompts, spread over the tasks; at least one of each.")] = 12,
+    temperatures: Annotated[str, typer.Option(help="0 is greedy. A call takes what was found at the nearest.")] = "0,1",
+    per_task: Annotated[
+        bool, typer.Option("--per-task", help="Also look for what is better on each task alone.")
+    ] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Answers end by themselves, or here.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Rounds of the race; those far behind leave after the first.")] = 3,
+    minutes: Annotated[
+        float | None, typer.Option(help="About as long as it may take.", show_default="as long as it takes")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="As in from_pretrained.")] = "auto",
+    device: Annotated[str, typer.Option(help="Like cuda:1 or cpu.", show_default="as load_pair chooses")] = "",
+    draft_quantization: Annotated[str, typer.Option(help="As in load_pair: nf4, …", show_default=False)] = "",
+    out: Annotated[Path, typer.Option(help="Folder for spec_config.json; an older one is replaced.")] = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Find a pair's best settings: source, draft length, draft vocabulary, acceptance rule, or no drafts at all.
+
+    Candidates take turns on each prompt; the median of decode tokens per second over plain decoding's decides, and the
+    default wins unless another one is better by more than noise. Exit code: 0 written, 1 the models could not decode,
+    2 could not start, 130 interrupted. Nothing is written unless it is 0.
+    """
+    try:
+        from hf_specgen.tuning import Tuner
+
+        with _quiet():
+            tuner = Tuner(
+                target,
+                draft or None,
+                prompts,
+                tasks=_words(tasks),
+                limit=limit,
+                temperatures=_numbers("--temperatures", temperatures, float),
+                per_task=per_task,
+                max_new_tokens=max_new_tokens,
+                repeats=repeats,
+                minutes=minutes,
+                dtype=dtype,
+                device=device or None,
+                draft_quantization=draft_quantization or None,
+            )
+    except (OSError, ValueError, ImportError) as error:  # a missing folder, a wrong value: one line, no traceback
+        _give_up(str(error), 2)
+    try:
+        with _quiet():
+            config = _run(tuner)
+        path = config.save_pretrained(out)
+    except (OSError, ValueError, ImportError) as error:
+        _give_up(str(error), 1)
+    except KeyboardInterrupt:
+        _give_up("interrupted, nothing was written (--minutes ends by itself, with what was measured)", INTERRUPTED)
+    _show(tuner, config, path, as_json)
+
+
+def _run(tuner: Tuner) -> SpecConfig:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    options = {"transient": True, "disable": not console.is_terminal, "auto_refresh": False}  # no thread of its own
+    with Progress(*columns, console=console, **options) as progress:
+        bar = progress.add_task("loading", total=None)
+
+        def listen(what: str, done: int, expected: int) -> None:
+            progress.update(bar, completed=done, total=expected, description=what, refresh=True)
+
+        return tuner.run(listen)
+
+
+def _show(tuner: Tuner, config: SpecConfig, path: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from hf_specgen.tuning import report
+    from hf_specgen.tuning.file import to_dict
+
+    if as_json:
+        found = {"file": str(path), "config": to_dict(config), "temperatures": [*map(report.to_dict, tuner.outcomes)]}
+        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False, soft_wrap=True)  # soft: a line piped into a file stays one line
+    console.print(report.table(tuner.outcomes))
+    drafts = "" if tuner.draft is None else "assistant_model=draft, "
+    typer.echo(f"{path} is written. In Python:")
+    typer.echo(f'hf_specgen.enable(target, {drafts}spec_config="{path.parent}")')
+
+
+def _give_up(why: str, code: int) -> NoReturn:
+    typer.echo(f"tune: {' '.join(why.split())}", err=True)
+    raise typer.Exit(code) from None

@@ -1,0 +1,177 @@
+"""spec_config.json: written whole or not at all, and read with every name and value checked.
+
+{"format": 1, "settings": [{…}]} for settings alone; of tuned ones each has its "temperature", "task", "speedup" and
+"why", and beside them stand "target", "draft", "tasks" and "measured" (see `Tuned`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..config import ARGUMENTS, SpecConfig
+from ..errors import SpecUnsupportedError
+from ..lengths import Knowledge, Length
+from ..lengths.costs import Costs
+from .tuned import AGAIN, Entry, Tuned
+
+NAME, FORMAT = "spec_config.json", 1
+OF_A_CALL = ("generator", "spec_session")
+SAVED = tuple(name for name in ARGUMENTS if name not in OF_A_CALL)
+FOUND = ("off_reason", "knowledge")
+PLACE = tuple(f.name for f in fields(Entry) if f.name != "settings")
+ABOUT = tuple(f.name for f in fields(Tuned) if f.name != "entries")
+
+
+def write(config: SpecConfig, folder: str | os.PathLike[str]) -> Path:
+    """See `SpecConfig.save_pretrained`."""
+    folder = Path(os.path.expanduser(folder))
+    content = _lines(to_dict(config)) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    partly = folder / f"{NAME}.partly"
+    partly.write_text(content, encoding="utf-8")
+    partly.replace(folder / NAME)
+    return folder / NAME
+
+
+def read(path: str | os.PathLike[str], task: str | None = None) -> SpecConfig:
+    """See `SpecConfig.from_pretrained`."""
+    path = Path(os.path.expanduser(path))
+    file = path / NAME if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"spec_config: there is no {file}. Make one: {AGAIN} --out FOLDER.")
+    try:
+        config = from_dict(json.loads(file.read_text(encoding="utf-8")))
+        return config if task is None else _of_task(config, task)
+    except (ValueError, RecursionError) as error:  # of json, of ours, of what is not UTF-8
+        raise SpecUnsupportedError(f"{file}: {error}") from None
+
+
+def to_dict(config: SpecConfig) -> dict[str, Any]:
+    """What the file holds."""
+    if (tuned := config.tuned) is None:
+        return {"format": FORMAT, "settings": [_settings(config)]}
+    entries = [{name: getattr(entry, name) for name in PLACE} | _settings(entry.settings) for entry in tuned.entries]
+    return {"format": FORMAT} | {name: getattr(tuned, name) for name in ABOUT} | {"settings": entries}
+
+
+def from_dict(content: Any) -> SpecConfig:
+    """Raises ValueError for anything but what `to_dict` has given."""
+    if not isinstance(content, dict) or "format" not in content:
+        raise ValueError(f"this is no spec_config. Make one: {AGAIN}.")
+    if content["format"] != FORMAT:
+        told = f"it is of format {content['format']!r:.40}, and this version of hf-specgen reads {FORMAT}"
+        raise ValueError(f"{told}. Again: {AGAIN}.")
+    _only("it", content, ("format", "settings", *ABOUT))
+    listed = _kind(content, "settings", list)
+    if not listed or not all(isinstance(entry, dict) for entry in listed):
+        raise ValueError(f"its 'settings' are {listed!r:.60}. Again: {AGAIN}.")
+    entries = tuple(_entry(f"settings[{i}]", entry) for i, entry in enumerate(listed))
+    if len(content) == 2 and len(entries) == 1:
+        return entries[0].settings
+    tuned = Tuned(
+        target=_kind(content, "target", dict),
+        draft=None if content.get("draft") is None else _kind(content, "draft", dict),
+        entries=entries,
+        tasks=tuple(_kind(content, "tasks", list)),
+        measured=_kind(content, "measured", dict),
+    )
+    for i, entry in enumerate(entries):
+        if not isinstance(entry.temperature, (int, float)) or entry.task not in (None, *tuned.tasks):
+            raise ValueError(f"settings[{i}] is for temperature={entry.temperature!r:.40}, task={entry.task!r:.40}.")
+    if all(entry.task is not None for entry in entries):
+        raise ValueError(f"it holds settings of tasks alone. Again: {AGAIN}.")
+    return replace(entries[0].settings, tuned=tuned)
+
+
+def _of_task(config: SpecConfig, task: str) -> SpecConfig:
+    if config.tuned is None:
+        raise ValueError(f"task={task!r}: it was not tuned. Leave task= out, or: {AGAIN} --per-task.")
+    tuned = config.tuned.of_task(task)
+    return replace(tuned.entries[0].settings, tuned=tuned)
+
+
+def _settings(config: SpecConfig) -> dict[str, Any]:
+    for name in OF_A_CALL:
+        if getattr(config, name) is not None:
+            raise SpecUnsupportedError(f"{name}= belongs to a call, and cannot be saved: leave it out.")
+    found = {name: value for name in (*SAVED, *FOUND) if (value := getattr(config, name)) is not None}
+    schedule = config.num_assistant_tokens_schedule
+    if isinstance(schedule, Length):
+        raise SpecUnsupportedError(
+            f"A {type(schedule).__name__} cannot be saved as num_assistant_tokens_schedule: name a schedule instead."
+        )
+    if isinstance(schedule, Mapping):
+        found["num_assistant_tokens_schedule"] = dict(schedule)
+    if isinstance(config.draft_vocab_size, (list, tuple)):
+        found["draft_vocab_size"] = _packed(config.draft_vocab_size)
+    if config.knowledge is not None:
+        found["knowledge"] = config.knowledge.to_dict()
+    return found
+
+
+def _entry(where: str, entry: dict[str, Any]) -> Entry:
+    _only(where, entry, (*PLACE, *SAVED, *FOUND))
+    if "spec_strategy" not in entry:
+        raise ValueError(f"{where} names no spec_strategy. Again: {AGAIN}.")
+    settings = {name: value for name, value in entry.items() if name in (*SAVED, *FOUND)}
+    if isinstance(settings.get("draft_vocab_size"), dict):
+        settings["draft_vocab_size"] = _unpacked(where, settings["draft_vocab_size"])
+    if settings.get("knowledge") is not None:
+        settings["knowledge"] = _knowledge(where, settings["knowledge"])
+    place = {name: entry.get(name) for name in PLACE}
+    try:
+        return Entry(settings=SpecConfig(**settings), **place)
+    except SpecUnsupportedError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _knowledge(where: str, data: Any) -> Knowledge:
+    try:
+        found = Knowledge.from_dict(data)
+        if found.costs is not None:
+            Costs(1.0, None, 0.0).take(found.costs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: its knowledge is broken ({error}). Again: {AGAIN}.") from None
+    return found
+
+
+def _packed(ids: Iterable[int]) -> dict[str, Any]:
+    """The first ids, up to a gap, by their number: they are most."""
+    ids = sorted(set(ids))
+    first = next((n for n, id_ in enumerate(ids) if n != id_), len(ids))
+    return {"first": first, "others": ids[first:]}
+
+
+def _unpacked(where: str, packed: dict[str, Any]) -> list[int]:
+    first, others = packed.get("first"), packed.get("others")
+    if set(packed) != {"first", "others"} or type(first) is not int or not isinstance(others, list):
+        raise ValueError(f'{where}: draft_vocab_size is {packed!r:.60}, not a number or {{"first": …, "others": […]}}.')
+    return [*range(first), *others]
+
+
+def _lines(content: dict[str, Any], indent: str = " ") -> str:
+    """JSON with a line per name: what is long (knowledge, ids) stays on one."""
+    lines = []
+    for name, value in content.items():
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if name == "settings":
+            text = "[" + ", ".join(_lines(entry, indent + " ") for entry in value) + "]"
+        lines.append(f'{indent}"{name}": {text}')
+    return "{\n" + ",\n".join(lines) + "\n" + indent[:-1] + "}"
+
+
+def _only(where: str, content: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in content:
+        if name not in known:
+            raise ValueError(f"{where} holds {name!r:.40}, which is none of {', '.join(known)}. Again: {AGAIN}.")
+
+
+def _kind(content: dict[str, Any], name: str, kind: type) -> Any:
+    if not isinstance(content.get(name), kind):
+        raise ValueError(f"its {name!r} is {content.get(name)!r:.60}. Again: {AGAIN}.")
+    return content[name]

@@ -1,0 +1,147 @@
+"""The choice of one round against all that could be chosen."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from length_toys import Machine, ToyRow, best_constant
+
+from hf_specgen.lengths.acceptance import Acceptance, Count
+from hf_specgen.lengths.base import NOTHING
+from hf_specgen.lengths.costs import Costs
+from hf_specgen.lengths.offer import Offer
+from hf_specgen.lengths.planner import LONGEST, MARGIN, SURE, Planner
+
+SURELY = 1e9  # trials that no first guess can argue with
+ALPHAS = st.floats(0.0, 0.99)
+
+
+def sure_of(alphas: dict) -> Acceptance:
+    """Acceptance by (source, evidence), the same at every place."""
+    found = Acceptance()
+    found.classes = {key: Count(alpha * SURELY, SURELY) for key, alpha in alphas.items()}
+    return found
+
+
+def planner(machine: Machine, alphas: list[dict], longest: int = LONGEST) -> Planner:
+    """One that knows each row's acceptance and what things cost, and has begun: a plain step was timed."""
+    costs = Costs(1.0, machine.step, machine.position)
+    for width in range(1, longest + 2):
+        for _ in range(9):
+            costs.observe_target(len(alphas), width, machine.target(len(alphas), width))
+    costs.observe_draft(len(alphas), machine.draft(len(alphas)))
+    found = Planner(machine.terms(), costs, Acceptance(), longest)
+    found.begun = True
+    for index, each in enumerate(alphas):
+        found.apart[index] = sure_of(each)
+    return found
+
+
+def expected(alpha: float, k: int) -> float:
+    return sum(alpha**i for i in range(k + 1))
+
+
+def tokens(rows: list[tuple[float, int]], k: int) -> float:
+    """Σ E_b of a draft of k tokens, or as many as a row (acceptance, room) has room for."""
+    return sum(expected(alpha, min(k, room)) for alpha, room in rows)
+
+
+def choose(plan: Planner, offers: list[list[Offer]]):
+    return plan.choose([ToyRow(b) for b in range(len(offers))], offers)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(ALPHAS, st.integers(1, 20)), min_size=1, max_size=4),
+    st.floats(0.01, 0.9),
+    st.floats(0.0, 0.2),
+    st.integers(1, LONGEST),
+)
+def test_the_model_drafts_as_much_as_brings_the_most_per_time(rows, step, position, longest):
+    """argmax of Σ E_b / T over all widths, whose acceptance and room differ from row to row; or nothing."""
+    plan = planner(Machine(step, position), [{("draft", 0): alpha} for alpha, _ in rows], longest)
+    choices = choose(plan, [[Offer("draft", room)] for _, room in rows])
+    most = min(longest, max(room for _, room in rows))
+    rates = [tokens(rows, k) / (len(rows) * plan.time(k, k)) for k in range(most + 1)]
+    width = max(choice.width for choice in choices)
+    if width:
+        assert rates[width] >= max(rates) - 1e-6 and max(rates) > 1
+        assert all(choice.width == min(width, room) for choice, (_, room) in zip(choices, rows, strict=True))
+    else:
+        assert choices == [NOTHING] * len(rows) and max(rates) < 1 + 2 * MARGIN
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(ALPHAS, st.integers(1, 16)), min_size=1, max_size=4), st.floats(0.0, 0.3))
+def test_matches_are_copied_as_far_as_each_further_token_is_worth_its_place(rows, position):
+    """Without a model: argmax of Σ E_b − B·T, for a plain step's rate is what every other round has."""
+    plan = planner(Machine(position=position), [{("lookup", 7): alpha} for alpha, _ in rows])
+    choices = choose(plan, [[Offer("lookup", room, 7, costs=False)] for _, room in rows])
+    most = max(room for _, room in rows)
+    gains = [tokens(rows, k) - len(rows) * plan.time(k, 0) for k in range(most + 1)]
+    width = max(choice.width for choice in choices)
+    if width:
+        assert gains[width] >= max(gains) - 1e-6 and max(gains) > 0
+        assert all(choice.width == min(width, room) for choice, (_, room) in zip(choices, rows, strict=True))
+    else:
+        assert choices == [NOTHING] * len(rows) and max(gains) < 2 * MARGIN * len(rows)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(ALPHAS, ALPHAS, st.booleans()), min_size=1, max_size=3), st.floats(0.01, 0.4))
+def test_of_both_sources_each_row_takes_the_one_that_brings_it_more(rows, step):
+    machine = Machine(step, 0.03)
+    alphas = [{("draft", 0): a, ("lookup", 7): b} for a, b, _ in rows]
+    offers = [[*([Offer("lookup", 8, 7, costs=False)] if match else []), Offer("draft", 50)] for *_, match in rows]
+    plan = planner(machine, alphas)
+    choices = choose(plan, offers)
+    modelled = [choice.width for choice in choices if choice.width and choice.offer.costs]
+    if not modelled:
+        return
+    assert len(set(modelled)) == 1, "one width for all that draft"
+    found = max((choice.width for choice in choices if choice.width and not choice.offer.costs), default=0)
+    for (draft, lookup, match), choice in zip(rows, choices, strict=True):
+        if match and found:
+            better = expected(lookup, found) >= expected(draft, modelled[0])
+            assert choice.offer.source == ("lookup" if better else "draft")
+        else:
+            assert choice.offer.source == "draft"
+
+
+def test_a_row_that_is_right_carries_neighbours_that_are_not():
+    """Two rows: one alone pays for the draft's steps, and the other drafts with it at no further cost in steps."""
+    machine = Machine(0.1, 0.0)
+    choices = choose(planner(machine, [{("draft", 0): 0.95}, {("draft", 0): 0.0}]), [[Offer("draft", 50)]] * 2)
+    assert choices[0].width > 3
+    assert choose(planner(machine, [{("draft", 0): 0.4}, {("draft", 0): 0.0}]), [[Offer("draft", 50)]] * 2)[0].width <= 1
+
+
+def test_costs_by_width_decide_where_they_rise_in_steps():
+    """A target that reads up to four positions for the price of one, and takes twice as long from five on."""
+    costs = Costs(1.0, 0.05, 0.0)
+    for width in range(1, 10):
+        for _ in range(9):
+            costs.observe_target(1, width, 1.0 if width <= 4 else 2.5)
+    plan = Planner(Machine(0.05, 0.0).terms(), costs, sure_of({("draft", 0): 0.8}), 8)
+    plan.begun = True
+    assert choose(plan, [[Offer("draft", 50)]])[0].width == 3
+
+
+def test_a_plain_step_is_timed_before_a_draft_of_small_gain_is_judged():
+    machine = Machine(0.4, 0.02)
+    alphas = sure_of({("draft", 0): 0.75})
+    small = Planner(machine.terms(), Costs(1.0, 0.4, 0.02), alphas, LONGEST)
+    assert 1 < best_constant(machine, 0.75, 8) < SURE
+    assert choose(small, [[Offer("draft", 50)]]) == [NOTHING]
+    small.costs.observe_target(1, 1, 1.0)
+    assert choose(small, [[Offer("draft", 50)]])[0].width > 0
+    fixed = Planner(machine.terms(free=False), Costs(1.0, 0.2, 0.02), alphas, LONGEST)
+    assert choose(fixed, [[Offer("draft", 50)]])[0].width > 0, "where clocks are not looked at, nothing is timed"
+
+
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_room_is_never_exceeded(most):
+    plan = planner(Machine(0.01, 0.0), [{("draft", 0): 0.99, ("lookup", 7): 0.99}])
+    for offer in (Offer("draft", most), Offer("lookup", most, 7, costs=False)):
+        (choice,) = choose(plan, [[offer]])
+        assert 0 < choice.width <= most
+    assert choose(plan, [[]]) == [NOTHING]
