@@ -59,6 +59,7 @@ class Planner:
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
         self.budget = Budget()
+        self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.rate = 1.0  # R
         self.tops: dict[int, list[float]] = {}
@@ -67,6 +68,7 @@ class Planner:
 
     def choose(self, rows: list, offers: list[list[Offer]]) -> list[Choice]:
         self.size = len(rows)
+        self.several = self.several or self.size > 1
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
@@ -99,7 +101,8 @@ class Planner:
         for index, (offer, _), drafted, accepted in rounds:
             if offer is None:
                 continue
-            self._acceptance(index).learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
+            if self.several:
+                self._acceptance(index).learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
             self.together.learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
             if offer.costs:
                 self.gains.setdefault(index, FadingMean()).add(accepted + 1)
@@ -118,6 +121,8 @@ class Planner:
         return self.costs.draft(self.size) / self.costs.target(self.size, 1)
 
     def _acceptance(self, index: int) -> Acceptance:
+        if not self.several:  # what was seen of the only row must not count twice
+            return self.together
         if index not in self.apart:
             self.apart[index] = Acceptance(self.together, strength=4.0)
         return self.apart[index]

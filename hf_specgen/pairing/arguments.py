@@ -24,10 +24,11 @@ TAKEN = {
 
 def check_defaults(defaults: dict[str, Any]) -> None:
     """Raises TypeError, ValueError for wrong names and values."""
-    from hf_specgen.config import take_settings
+    from hf_specgen.config import SpecConfig, take_settings
 
     left = dict(defaults)
-    take_settings(left)
+    given = left.pop("spec_config", None)
+    take_settings(left, *([] if given is None else [SpecConfig.of(given)]))
     if left:
         raise TypeError(f"load_pair() got {sorted(left)}, which are no arguments of its own, nor speculative ones.")
 

@@ -92,7 +92,7 @@ def load_pair(
         target_kwargs, draft_kwargs: more for `from_pretrained`, such as `attn_implementation`. With
             `distributed_config=` (or `tp_plan=`) for the target, under torchrun, each rank loads a whole draft.
         defaults: speculative arguments for every `generate()`: `num_assistant_tokens`, `spec_fallback` … The strategy
-            is "rejection" unless `spec_strategy` says otherwise.
+            is "rejection" unless `spec_strategy` or a `spec_config` says otherwise.
 
     Raises:
         SpecUnsupportedError: the pair is refused, or a back end does not run on its device.
@@ -103,7 +103,8 @@ def load_pair(
 
     from .check import check_pair
 
-    defaults = {"spec_strategy": "rejection", **defaults}
+    if "spec_config" not in defaults:
+        defaults = {"spec_strategy": "rejection", **defaults}
     check_defaults(defaults)
     check_sizes(batch_size, length, reserve)
     check_device_map(device_map)

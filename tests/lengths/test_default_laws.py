@@ -14,7 +14,7 @@ import pytest
 import torch
 from cheap_toys import deep, early_exit
 from laws import chi_square, distance, law_of, product_law
-from toys import plain, spec
+from toys import spec
 
 from hf_specgen import Drafter, Proposal
 from hf_specgen.drafters import HybridDrafter, LookupDrafter
@@ -27,7 +27,7 @@ from hf_specgen.verifiers.rejection import RejectionVerifier
 
 RULES = [RejectionVerifier(), BlockVerifier()]
 PROMPT = (0, 1, 0, 0, 1, 1, 0, 1, 0, 0, 1)  # the last six tokens stood there before
-LENGTH = 6
+LENGTH = 5
 EXACT, CLEAR = 1e-9, 0.01
 LIMIT = 10_000
 DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
@@ -195,7 +195,7 @@ def test_a_wrong_draft_or_account_is_seen(verifier, wrong):
 
 # ---- through generate() ----------------------------------------------------------------------------------------------
 SMALL = {"vocab_size": 6, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
-ROWS, NEW = 1500, 4
+ROWS, NEW = 800, 4
 TEXT = torch.tensor([[3, 5, 2, 4, 3, 5, 2, 4, 3, 5]])  # what follows is likely to have stood there before
 LEAST = 1e-4
 
@@ -228,7 +228,7 @@ def counts(pair, strategy, **kwargs):
     return joint.index_put(tuple(new.T), torch.ones(ROWS), accumulate=True), out.spec_stats
 
 
-@pytest.mark.parametrize("strategy", ["rejection", "block", "coupled"])
+@pytest.mark.parametrize("strategy", ["rejection", "block"])
 def test_sampled_with_default_settings_it_is_the_targets_law(pair, strategy):
     seen, stats = counts(pair, strategy)
     assert chi_square(seen, exact_law(pair[0])) > LEAST
