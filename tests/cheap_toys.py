@@ -3,9 +3,11 @@
 import copy
 
 import torch
-from toys import tiny
+from toys import VOCAB, prompts, tiny
 
 import hf_specgen
+
+REPEATING = [7, 9, 30, 12, 41, 5] * 12
 
 
 def deep(layers: int = 12, late: float = 0.02, **overrides):
@@ -31,3 +33,12 @@ def told_cheap(monkeypatch, draft, share: float = 0.05) -> None:
     from hf_specgen.decoding import call
 
     monkeypatch.setattr(call, "expected_step", lambda model: share if model is draft else 1.0)
+
+
+def repeating(lengths, side="left", vocab=VOCAB):
+    """Ragged prompts of which much stood there before, but for the last one."""
+    batch = prompts(lengths, side=side, vocab=vocab)
+    for b, length in enumerate(lengths[:-1]):
+        where = batch["attention_mask"][b].bool()
+        batch["input_ids"][b, where] = torch.tensor(REPEATING[:length]) % vocab
+    return batch

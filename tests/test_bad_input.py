@@ -332,9 +332,7 @@ def test_the_fallback_keeps_the_streamer(target, draft):
     settings = prompts([5]) | {"do_sample": False, "max_new_tokens": 6, "use_cache": False}
     plain(target, **settings, streamer=wanted)
     with pytest.warns(UserWarning, match="without the draft"):
-        target.generate(
-            assistant_model=draft, spec_fallback="plain", streamer=streamer, **DRAFTING | settings
-        )
+        target.generate(assistant_model=draft, spec_fallback="plain", streamer=streamer, **DRAFTING | settings)
     assert streamer.calls == wanted.calls and streamer.calls[-1] == "end"
 
 

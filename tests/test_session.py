@@ -53,7 +53,7 @@ def turn(session, target, draft, rows: list[list[int]], side: str = "left", new:
 # ---- what it saves ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", BY_FAMILY)
 def test_a_conversation_reads_only_what_is_new(name):
-    """The last token said, which nobody has read yet, and the user's; the draft reads up to four of the answer with it."""
+    """The last token said, which nobody has read yet, and the user's; the draft reads up to four of the answer."""
     target, draft, session = build(name), draft_of(name), SpecSession()
     _, rows, _ = turn(session, target, draft, [text(20)], num_assistant_tokens=3)
     for n in (1, 2, 7):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-MEMORY = 48.0
+MEMORY = 24.0
 """Tokens that an estimate remembers: texts change (code, then prose)."""
+NEWEST = 0.8
+"""What a trial counts for among the newest, one trial later."""
 DEPTH = 16
 """Positions that are told apart."""
 
@@ -20,21 +22,25 @@ def first_guess(source: str, evidence: int) -> float:
 
 
 class Count:
-    """Hits among trials, the old ones fading."""
+    """Hits among trials, the old ones fading. Where the newest are clearly worse than the rest, they are what counts."""
 
-    __slots__ = ("hits", "trials")
+    __slots__ = ("hits", "newest", "trials")
 
-    def __init__(self, hits: float = 0.0, trials: float = 0.0):
-        self.hits, self.trials = hits, trials
+    def __init__(self, hits: float = 0.0, trials: float = 0.0, newest: float = 1.0):
+        self.hits, self.trials, self.newest = float(hits), float(trials), float(newest)
 
     def add(self, hits: float, trials: float) -> None:
+        if not trials:
+            return
         self.hits, self.trials = self.hits + hits, self.trials + trials
+        past = NEWEST**trials
+        self.newest = self.newest * past + (hits / trials) * (1 - past)
         if self.trials > MEMORY:
             self.hits, self.trials = self.hits * MEMORY / self.trials, MEMORY
 
     def near(self, prior: float, strength: float) -> float:
         """Mean of the Beta posterior for a prior that counts as much as `strength` trials."""
-        return (self.hits + strength * prior) / (self.trials + strength)
+        return min((self.hits + strength * prior) / (self.trials + strength), self.newest * 1.25 + 0.1)
 
 
 class Acceptance:
@@ -99,16 +105,16 @@ class Acceptance:
 
     def to_dict(self) -> dict:
         return {
-            "classes": [[*key, c.hits, c.trials] for key, c in sorted(self.classes.items())],
-            "places": [[*key, c.hits, c.trials] for key, c in sorted(self.places.items())],
-            "bins": [[key, c.hits, c.trials] for key, c in sorted(self.bins.items())],
+            "classes": [[*key, c.hits, c.trials, c.newest] for key, c in sorted(self.classes.items())],
+            "places": [[*key, c.hits, c.trials, c.newest] for key, c in sorted(self.places.items())],
+            "bins": [[key, c.hits, c.trials, c.newest] for key, c in sorted(self.bins.items())],
         }
 
     @classmethod
     def from_dict(cls, data: dict) -> Acceptance:
         found = cls()
         for name in ("classes", "places"):
-            for *key, hits, trials in data[name]:
-                getattr(found, name)[tuple(key)] = Count(hits, trials)
-        found.bins = {key: Count(hits, trials) for key, hits, trials in data["bins"]}
+            for *key, hits, trials, newest in data[name]:
+                getattr(found, name)[tuple(key)] = Count(hits, trials, newest)
+        found.bins = {int(key): Count(*counts) for key, *counts in data["bins"]}
         return found

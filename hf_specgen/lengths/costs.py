@@ -16,6 +16,8 @@ POSITION_COST = {"cuda": 0.01, "xpu": 0.01, "mps": 0.03, "cpu": 0.06}
 so the more a device can compute. On the CPU (measured: bfloat16, AMD Zen 4) 0.03 to 0.1."""
 KEPT = 7
 """Measurements of a kind that are kept: their median bears three disturbed ones."""
+DISTURBED = 2.5
+"""What takes so many times as long as expected is taken for a disturbance, until it happens again."""
 PRIOR = 8.0
 """Weight of the expected slope, in measurements one position apart."""
 
@@ -58,8 +60,9 @@ class Costs:
     def __init__(self, target_step: float, draft_step: float | None, position_cost: float):
         self.target_step, self.draft_step, self.position_cost = target_step, draft_step, position_cost
         self.measured: dict[tuple[int, int], deque[float]] = {}
-        self.drafts: dict[int, deque[float]] = {}
+        self.drafts: dict[int, deque[float]] = {}  # by rows: parts of a target step of that moment
         self._medians: dict[tuple[int, int], float] = {}
+        self._doubts: dict[str, bool] = {}
         self._fits: dict[int, tuple[float, float]] = {}
         self._targets: dict[tuple[int, int], float] = {}
 
@@ -87,17 +90,42 @@ class Costs:
         if not self.drafts:  # what the target shows of the machine holds for the draft too
             return (self.draft_step or self.target_step / 10) * self._fit(rows)[0] / self.target_step * shape
         near = min(self.drafts, key=lambda known: abs(known - rows))
-        return statistics.median(self.drafts[near]) * shape / self._shape(near)
+        return statistics.median(self.drafts[near]) * self.target(near, 1) * shape / self._shape(near)
 
     def observe_target(self, rows: int, width: int, seconds: float) -> None:
+        known = any(seen == rows for seen, _ in self.measured)  # of other numbers of rows, little is known
+        expected = self.target(rows, width) if known else seconds
+        if self._disturbed("target", seconds, expected):
+            return
+        if len(self.measured) == 1 and seconds < expected / DISTURBED:  # what came first was: memory, kernels, caches
+            self.measured.clear()
+            self._medians.clear()
         seen = self.measured.setdefault((rows, width), deque(maxlen=KEPT))
+        if seconds > expected * DISTURBED:
+            seen.clear()
         seen.append(seconds)
         self._medians[rows, width] = statistics.median(seen)
         self._fits.clear()
         self._targets.clear()
 
-    def observe_draft(self, rows: int, seconds: float) -> None:
-        self.drafts.setdefault(rows, deque(maxlen=KEPT)).append(seconds)
+    def observe_draft(self, rows: int, seconds: float, width: int, target: float) -> None:
+        """Count a forward of the draft in a round whose target forward, of `width` positions, took `target`: set in
+        relation to it, a disturbance that slows down a whole round does not count against the draft."""
+        part = seconds / (target * self.target(rows, 1) / self.target(rows, width))
+        expected = self.draft(rows) / self.target(rows, 1)
+        if self._disturbed("draft", part, expected):
+            return
+        seen = self.drafts.setdefault(rows, deque(maxlen=KEPT))
+        if part > expected * DISTURBED:
+            seen.clear()
+        seen.append(part)
+
+    def _disturbed(self, what: str, seen: float, expected: float) -> bool:
+        """Whether a measurement is to be left out: far above what is expected, and not for the second time."""
+        far = seen > expected * DISTURBED
+        first = far and not self._doubts.get(what, False)
+        self._doubts[what] = first
+        return first
 
     def _shape(self, rows: int) -> float:
         return 1 + self.position_cost * (rows - 1)
@@ -130,12 +158,15 @@ class Costs:
     def to_dict(self) -> dict:
         return {
             "target": [[*key, seconds] for key, seconds in sorted(self._medians.items())],
-            "draft": [[rows, statistics.median(seen)] for rows, seen in sorted(self.drafts.items())],
+            "draft": [
+                [rows, statistics.median(seen) * self.target(rows, 1)] for rows, seen in sorted(self.drafts.items())
+            ],
         }
 
     def take(self, data: dict) -> None:
         """Start from what `to_dict` has written."""
         for rows, width, seconds in data["target"]:
-            self.observe_target(rows, width, seconds)
+            self.measured[int(rows), int(width)] = deque([float(seconds)], maxlen=KEPT)
+            self._medians[int(rows), int(width)] = float(seconds)
         for rows, seconds in data["draft"]:
-            self.observe_draft(rows, seconds)
+            self.drafts[int(rows)] = deque([float(seconds) / self.target(rows, 1)], maxlen=KEPT)

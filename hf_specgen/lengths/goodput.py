@@ -51,7 +51,8 @@ class GoodputLength(Length):
     def learn(self, rounds: list[Round], seconds: Seconds) -> None:
         self.measured.observe_target(seconds.rows, seconds.width, seconds.target)
         if seconds.steps:
-            self.measured.observe_draft(seconds.rows, seconds.draft / seconds.steps)
+            draft = seconds.draft / seconds.steps
+            self.measured.observe_draft(seconds.rows, draft, seconds.width, seconds.target)
         for index, (offer, _), drafted, accepted in rounds:
             if offer is not None:
                 tops = self._planner(-1 if self.terms.free else index).tops[index]
@@ -62,7 +63,7 @@ class GoodputLength(Length):
             return
         for one in rounds:
             planner = self._planner(one.index)
-            steps = one.drafted if one.choice.offer is not None and one.choice.offer.costs else 0
+            steps = max(one.drafted, 1) if one.choice.costs else 0
             planner.learn([one], planner.time(one.drafted, steps))
 
     def teach(self, knowledge: Knowledge) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .acceptance import Acceptance
+from .costs import Costs
 
 
 @dataclass
@@ -24,6 +25,9 @@ class Knowledge:
     def from_dict(cls, data: dict) -> Knowledge:
         """Raises ValueError for anything but what `to_dict` has written."""
         try:
-            return cls(data["costs"], Acceptance.from_dict(data["acceptance"]))
-        except (KeyError, TypeError, ValueError) as error:
+            found = cls(data["costs"], Acceptance.from_dict(data["acceptance"]))
+            if found.costs is not None:
+                Costs(1.0, None, 0.0).take(found.costs)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"This is no saved knowledge of costs and acceptance ({error!r}).") from None
+        return found

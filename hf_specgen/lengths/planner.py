@@ -78,7 +78,7 @@ class Planner:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
                 return [self._trial(p, drafting) for p in prospects]
-        elif self.budget.allows(0.0) and not self._plain_is_unknown():
+        elif not self._plain_is_unknown():
             return [self._choice(p, with_model, width) for p in prospects]
         return [NOTHING] * self.size
 
@@ -111,7 +111,9 @@ class Planner:
             self.begun = True
             self.times.add(time)
         tokens = sum(r.accepted + 1 for r in rounds) / len(rounds)
-        self.budget.book(time, tokens, any(r.choice.width for r in rounds))
+        drafted = max(max(r.drafted, 1) if r.choice.width else 0 for r in rounds)
+        most = 1 + drafted  # no draft that was begun takes longer: what did was a disturbance
+        self.budget.book(min(time, most), tokens, any(r.choice.width for r in rounds))
 
     def time(self, drafted: int, steps: int) -> float:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
@@ -133,7 +135,8 @@ class Planner:
         draft = next((o for o in offers if o.costs), None)
         found = [1.0]
         if lookup is not None:
-            found = self._acceptance(row.index).chain(lookup.source, lookup.evidence, lookup.most)
+            most = self._affordable(lookup.most, with_model=False)
+            found = self._acceptance(row.index).chain(lookup.source, lookup.evidence, most)
         return Prospect(row, lookup, draft, found)
 
     def _ask_model(self, prospects: list[Prospect]) -> float | None:
@@ -146,7 +149,9 @@ class Planner:
         self.rate = 1.0
         if not asked or (not self.begun and self._beyond_hope(asked)):
             return None
-        most = min(self.longest, max(p.draft.most for p in asked))
+        most = self._affordable(min(self.longest, max(p.draft.most for p in asked)), with_model=True)
+        if not most:
+            return None
         chains = [
             self._acceptance(p.row.index).chain(p.draft.source, p.draft.evidence, min(most, p.draft.most))
             for p in asked
@@ -167,6 +172,12 @@ class Planner:
                     p.model = self.gains[p.row.index].around(p.model)
         self.rate = max(1.0, sum(p.model for p in prospects) / (self.size * time))
         return time
+
+    def _affordable(self, most: int, with_model: bool) -> int:
+        """So many tokens that the round stays within the budget even if all of them are rejected."""
+        while most and not self.budget.allows(self.time(most, most if with_model else 0) - 1):
+            most -= 1
+        return most
 
     def _beyond_hope(self, asked: list[Prospect]) -> bool:
         """Whether the draft need not even read the prompt: with the best acceptance it would not pay, or not in the
@@ -209,8 +220,8 @@ class Planner:
         return not any(self.costs.knows(rows, 1) for rows in range((self.size + 1) // 2, 2 * self.size + 1))
 
     def _choice(self, p: Prospect, with_model: bool, width: int) -> Choice:
-        if p.lookup is not None and width and (not with_model or p.found[min(width, p.lookup.most)] >= p.model):
-            return Choice(p.lookup, min(width, p.lookup.most))
+        if p.lookup is not None and width and (not with_model or p.found[min(width, len(p.found) - 1)] >= p.model):
+            return Choice(p.lookup, min(width, len(p.found) - 1))
         if with_model and p.draft is not None:
             return Choice(p.draft, min(self.width, p.draft.most))
         return NOTHING

@@ -59,7 +59,8 @@ class Played:
 
     def drafted(self, source: str = "draft") -> list[int]:
         """Tokens of each round, the rows' greatest number."""
-        return [max((r.drafted for r in rs if r.drafted and r.choice.offer.source == source), default=0) for rs in self.rounds]
+        found = [[r.drafted for r in rs if r.drafted and r.choice.offer.source == source] for rs in self.rounds]
+        return [max(drafted, default=0) for drafted in found]
 
 
 Right = Callable[[int, int, int, str], bool]
@@ -80,6 +81,7 @@ def play(
     matches: Callable[[int, int], list[Offer]] = lambda row, n: [],
     model: bool = True,
     tops: Callable[[int, int, int], float] | None = None,
+    at_most: int | None = None,
     told: Machine | None = None,
     clock: Callable[[float], float] = lambda seconds: seconds,
     **terms,
@@ -91,13 +93,15 @@ def play(
         matches: what lookup offers row r in round n.
         model: whether there is a draft.
         tops: probability of the draft's most probable token there; None: it is not asked inside.
+        at_most: tokens of the model's that it proposes of those that it was asked for, as under a threshold.
         told: what the rule is told of the machine at first, if not the truth.
         clock: what it measures for what took so many seconds.
     """
     rule.start((told or machine).terms(inside=tops is not None, **terms))
     alive, played = [ToyRow(b) for b in range(rows)], Played()
     for n in range(rounds):
-        offers = [[*matches(b, n), *([Offer("draft", row.limit - row.length)] if model else [])] for b, row in enumerate(alive)]
+        drafts = [[Offer("draft", row.limit - row.length)] if model else [] for row in alive]
+        offers = [matches(b, n) + drafts[b] for b in range(rows)]
         choices = rule.choose(alive, offers)
         widths, steps = [choice.width for choice in choices], 0
         asked = [b for b, choice in enumerate(choices) if choice.width and choice.offer.costs]
@@ -107,6 +111,10 @@ def play(
                 on = rule.goes_on([alive[b] for b in open_], steps - 1, [tops(b, n, steps - 1) for b in open_])
                 for b, more in zip(open_, on, strict=True):
                     widths[b] = widths[b] if more else steps
+        if at_most is not None:
+            steps = min(steps, at_most + 1)
+            for b in asked:
+                widths[b] = min(widths[b], at_most)
         outcomes = []
         for b, (row, choice, width) in enumerate(zip(alive, choices, widths, strict=True)):
             accepted = 0

@@ -94,17 +94,17 @@ def test_whatever_was_seen_estimates_are_probabilities_and_chains_rise(rounds, m
 
 
 # ---- the draft's own confidence --------------------------------------------------------------------------------------
-def test_confidence_is_taken_at_its_word_at_first():
-    assert Acceptance().confident(0.6) == 0.6
-    assert Acceptance().confident(1.0) == 0.98 and Acceptance().confident(0.001) == 0.02
+def test_of_confidence_nothing_is_known_at_first():
+    assert Acceptance().confident(0.6, 0.5) == 0.5
+    assert Acceptance(Acceptance()).confident(0.6, 0.3) == 0.3
 
 
 def test_confidence_is_calibrated_bin_by_bin():
     found = Acceptance()
     for _ in range(40):
         found.learn("draft", 0, 2, 1, [0.35, 0.95])  # unsure and right, sure and wrong
-    assert found.confident(0.35) > 0.85 and found.confident(0.95) < 0.15
-    assert found.confident(0.65) == 0.65, "of others nothing is known"
+    assert found.confident(0.35, 0.5) > 0.85 and found.confident(0.95, 0.5) < 0.15
+    assert found.confident(0.65, 0.4) == 0.4, "of others nothing is known"
 
 
 def test_tops_behind_the_first_miss_say_nothing():
@@ -150,4 +150,5 @@ def test_what_is_written_is_read_again():
     assert again.to_dict() == found.to_dict()
     for source, evidence in (("draft", 0), ("lookup", 5)):
         assert again.chain(source, evidence, 16) == found.chain(source, evidence, 16)
-    assert [again.confident(x / 20) for x in range(21)] == [found.confident(x / 20) for x in range(21)]
+    tops = [x / 20 for x in range(21)]
+    assert [again.confident(x, 0.5) for x in tops] == [found.confident(x, 0.5) for x in tops]

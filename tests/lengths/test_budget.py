@@ -1,5 +1,7 @@
 """The account of what drafting may lose."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +43,7 @@ def test_trials_come_at_growing_distances_and_in_rounds_that_rows_share():
         distances.append(rounds_until_due(budget))
         assert budget.rounds % TOGETHER == 0
         budget.book(1.01, 1.0, drafted=True)
-    assert distances[0] >= FIRST_WAIT and all(b >= 1.5 * a for a, b in zip(distances, distances[1:], strict=False))
+    assert distances[0] >= FIRST_WAIT and all(b >= 1.5 * a for a, b in pairwise(distances))
 
 
 def test_a_trial_that_pays_lets_the_next_come_soon():

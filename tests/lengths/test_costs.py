@@ -72,7 +72,7 @@ def test_one_measurement_tells_of_all_the_others():
     assert costs.target(1, 1) == pytest.approx(20.0)
     assert costs.target(1, 6) == pytest.approx(30.0)
     assert costs.draft(1) == pytest.approx(5.0), "what the target shows of the machine holds for the draft too"
-    costs.observe_draft(1, 7.0)
+    costs.observe_draft(1, 7.0, 1, 20.0)
     assert costs.draft(1) == pytest.approx(7.0) and costs.draft(3) == pytest.approx(8.4)
 
 
@@ -109,8 +109,17 @@ def test_a_median_bears_what_is_disturbed_now_and_then():
     dice, costs = random.Random(3), Costs(1.0, 0.1, 0.05)
     for _ in range(100):
         costs.observe_target(1, 1, 1.0 if dice.random() < 0.8 else 30.0)
-        costs.observe_draft(1, 0.1 if dice.random() < 0.8 else 5.0)
+        costs.observe_draft(1, 0.1 if dice.random() < 0.8 else 5.0, 1, 1.0)
     assert costs.target(1, 1) < 1.5 and costs.draft(1) < 0.2
+
+
+def test_a_disturbance_of_a_whole_round_does_not_count_against_the_draft():
+    """The draft is measured by the target of its round."""
+    costs = Costs(1.0, 0.5, 0.05)
+    for slow in (1.0, 1.0, 8.0):
+        costs.observe_target(1, 1, slow)
+        costs.observe_draft(1, 0.1 * slow, 1, slow)
+    assert costs.draft(1) / costs.target(1, 1) == pytest.approx(0.1, rel=0.5)
 
 
 def test_what_is_old_is_forgotten():
@@ -118,14 +127,15 @@ def test_what_is_old_is_forgotten():
     for seconds in (1.0, 3.0):
         for _ in range(KEPT):
             costs.observe_target(2, 1, seconds)
-            costs.observe_draft(2, seconds / 10)
+            costs.observe_draft(2, seconds / 10, 1, seconds)
     assert costs.target(2, 1) == pytest.approx(3.0, rel=0.1) and costs.draft(2) == pytest.approx(0.3)
 
 
 def test_the_nearest_number_of_rows_speaks_for_those_not_seen():
     costs = Costs(1.0, 0.1, 0.1)
-    costs.observe_target(1, 1, 1.0)
-    costs.observe_target(8, 1, 17.0)
+    for _ in range(3):
+        costs.observe_target(1, 1, 1.0)
+        costs.observe_target(8, 1, 17.0)
     assert costs.target(7, 1) > 8 > costs.target(2, 1)
 
 
@@ -137,15 +147,27 @@ def test_more_positions_never_cost_less():
     assert costs.position(1) >= 0 and costs.target(1, 1) > 0
 
 
+def test_what_is_written_is_believed_however_far_from_the_estimate_it_is():
+    """It is no disturbance: a draft thought cheap that is as slow as its target, a target of another speed."""
+    costs = Costs(1.0, 0.95, 0.05)
+    for width in (1, 5) * KEPT:
+        costs.observe_target(1, width, 40.0 + width)
+        costs.observe_draft(1, 38.0, width, 40.0 + width)
+    again = Costs(1.0, 0.05, 0.05)
+    again.take(costs.to_dict())
+    assert again.draft(1) / again.target(1, 1) == pytest.approx(0.93, abs=0.1)
+    assert again.target(1, 5) == pytest.approx(45.0, rel=0.1)
+
+
 def test_what_is_written_is_taken_again():
     costs = Costs(1.0, 0.1, 0.05)
     for rows, width, seconds in ((1, 1, 2.0), (1, 5, 2.5), (4, 3, 3.0), (1, 1, 2.2)):
         costs.observe_target(rows, width, seconds)
-        costs.observe_draft(rows, seconds / 9)
+        costs.observe_draft(rows, seconds / 9, width, seconds)
     again = Costs(1.0, 0.1, 0.05)
     again.take(costs.to_dict())
     assert again.to_dict() == costs.to_dict()
     for rows in (1, 4):
-        assert again.draft(rows) == pytest.approx(costs.draft(rows))
+        assert again.draft(rows) == pytest.approx(costs.draft(rows), rel=0.1)
         for width in range(1, 9):
             assert again.target(rows, width) == pytest.approx(costs.target(rows, width), rel=0.1)

@@ -1,4 +1,4 @@
-"""Lossless by default, whatever the draft and whatever the clock says: greedy ids are plain decoding's, and coupled ones
+"""Lossless by default, whatever the draft and whatever the clock says: greedy ids are plain decoding's, coupled ones
 those of the seed alone. The rule may look at clocks and neighbours here, and does."""
 
 import copy
@@ -6,19 +6,18 @@ import random
 
 import pytest
 import torch
-from cheap_toys import deep, early_exit, told_cheap
+from cheap_toys import deep, early_exit, repeating, told_cheap
 from toys import VOCAB, assert_as_alone, contrary, noisy, prompts, seeded, spec, tiny
 
 from hf_specgen.stats import Clock
 
-NEW = 24
+NEW = 14
 ENDS = list(range(0, VOCAB, 9))
-REPEATING = [7, 9, 30, 12, 41, 5] * 4
 
 
 @pytest.fixture(scope="module")
 def target():
-    return deep()
+    return deep(6)
 
 
 @torch.no_grad()
@@ -44,21 +43,12 @@ def drafts(target):
     return {name: make(target) for name, make in DRAFTS.items()}
 
 
-@pytest.fixture(params=[None, 1, 2], ids=["true clock", "clock 1", "clock 2"])
+@pytest.fixture(params=[None, 1], ids=["true clock", "any clock"])
 def clock(request, monkeypatch):
     """What a forward has taken, or anything."""
     if request.param is not None:
         dice = random.Random(request.param)
         monkeypatch.setattr(Clock, "last", lambda *_: 10 ** dice.uniform(-5, 0))
-
-
-def repeating(lengths, side="left"):
-    """Ragged prompts in whose texts much stood there before; the last one in none."""
-    batch = prompts(lengths, side=side)
-    for b, length in enumerate(lengths[:-1]):
-        where = batch["attention_mask"][b].bool()
-        batch["input_ids"][b, where] = torch.tensor((REPEATING * 3)[:length])
-    return batch
 
 
 def default(target, draft, batch, strategy="rejection", **kwargs):
@@ -67,15 +57,14 @@ def default(target, draft, batch, strategy="rejection", **kwargs):
     return spec(target, draft, strategy, **batch, **settings)
 
 
-@pytest.mark.parametrize("lengths", [[9], [4, 17, 11]], ids=["alone", "ragged"])
+@pytest.mark.parametrize("batch", [prompts([9]), repeating([4, 17, 11])], ids=["alone", "ragged"])
 @pytest.mark.parametrize("kind", DRAFTS)
-def test_greedy_rows_are_plains(target, drafts, monkeypatch, clock, kind, lengths):
+def test_greedy_rows_are_plains(target, drafts, monkeypatch, clock, kind, batch):
     """Told that the draft is cheap, it is begun whatever it is, and left where the clock says so."""
     told_cheap(monkeypatch, drafts[kind])
-    for batch in (prompts(lengths), repeating(lengths)):
-        out = default(target, drafts[kind], batch)
-        assert_as_alone(target, out, batch, NEW)
-        assert out.spec_stats.draft_forwards > 0
+    out = default(target, drafts[kind], batch)
+    assert_as_alone(target, out, batch, NEW)
+    assert out.spec_stats.draft_forwards > 0
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -129,4 +118,4 @@ def test_by_default_a_cheap_draft_is_used_and_an_equal_one_is_not(target, drafts
     assert used.draft_forwards > 0 and used.accepted > 0 and used.off_reason is None
     rests = default(target, drafts["exact copy"], prompts([9])).spec_stats
     assert rests.draft_forwards == 0 and "no acceptance makes it pay" in rests.off_reason
-    assert "without drafts      a draft step takes 1.00 of a plain step" in str(rests)
+    assert f"without drafts      {rests.off_reason}" in str(rests)

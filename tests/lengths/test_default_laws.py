@@ -148,7 +148,7 @@ def decoded_law(verifier, model=TableDrafter, lookup=LookupDrafter):
     clock = random.Random(5)  # of which nothing may depend
     joint, walked = torch.zeros([2] * LENGTH, dtype=torch.float64), defaultdict(float)
     rule = GoodputLength(4)
-    rule.start(Terms(free=False, inside=True, target_step=1.0, draft_step=0.2, position_cost=0.01))
+    rule.start(Terms(free=False, greedy=False, inside=True, target_step=1.0, draft_step=0.2, position_cost=0.01))
     alive, known = {((), ()): (1.0, rule)}, {}
     while alive:  # shortest first: every way to a text and its history is counted before it goes on
         prefix, history = min(alive, key=lambda key: len(key[0]))
@@ -194,7 +194,7 @@ def test_a_wrong_draft_or_account_is_seen(verifier, wrong):
 
 
 # ---- through generate() ----------------------------------------------------------------------------------------------
-SMALL = {"vocab_size": 6, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+SMALL = {"vocab_size": 6, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 ROWS, NEW = 800, 4
 TEXT = torch.tensor([[3, 5, 2, 4, 3, 5, 2, 4, 3, 5]])  # what follows is likely to have stood there before
 LEAST = 1e-4
@@ -202,7 +202,7 @@ LEAST = 1e-4
 
 @pytest.fixture(scope="module")
 def pair():
-    target = deep(8, 0.15, scale=8.0, **SMALL)
+    target = deep(8, 0.15, scale=8.0, num_key_value_heads=1, **SMALL)
     return target, early_exit(target)
 
 

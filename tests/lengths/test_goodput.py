@@ -1,6 +1,7 @@
 """What the default rule decides, on machines and texts that are told: off where nothing pays, long where much does."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -19,12 +20,6 @@ def lost(played, n: int | None = None) -> float:
     """Plain steps beyond plain decoding's, up to and with round n."""
     until = len(played.times) if n is None else n + 1
     return sum(played.times[:until]) - sum(map(played.tokens, range(until)))
-
-
-def gaps(drafted: list[int]) -> list[int]:
-    """Distances between the rounds that drafted."""
-    where = [n for n, d in enumerate(drafted) if d]
-    return [b - a for a, b in zip(where, where[1:], strict=False)]
 
 
 # ---- off where nothing pays ------------------------------------------------------------------------------------------
@@ -133,33 +128,50 @@ def test_all_rows_that_draft_go_on_together_where_they_are_planned_together():
     assert rule.goes_on(rows, 0, [0.999, 0.01]) == [True, False]
 
 
+@pytest.mark.parametrize("inside", [None, 0.9], ids=["not asked inside", "asked inside"])
+@pytest.mark.parametrize("free", TERMS)
+def test_a_model_that_is_asked_and_proposes_nothing_is_left_alone(free, inside):
+    """As under a confidence threshold that its tokens do not reach: the forwards are paid for all the same."""
+    tops = None if inside is None else (lambda *_: inside)
+    played = play(GoodputLength(), Machine(0.2, 0.02), chance(1.0), 200, at_most=0, tops=tops, free=free)
+    assert lost(played) < 2 * (ALLOWANCE + SHARE * 200)
+    assert sum(bool(r.choice.width) for rs in played.rounds[50:] for r in rs) < 20
+
+
 # ---- texts that change -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("top", [None, 0.9, 0.5], ids=["not asked inside", "sure of itself", "as sure as right"])
 @pytest.mark.parametrize("step", [0.1, 0.3])
 @pytest.mark.parametrize("free", TERMS)
-def test_acceptance_that_collapses_turns_it_off_and_one_that_comes_back_on_again(free, step):
-    """Right for 40 rounds, wrong for 200, right again."""
+def test_acceptance_that_collapses_turns_it_off_and_one_that_comes_back_on_again(free, step, top):
+    """Right for 40 rounds, wrong for 200, right again. What was gained before does not pay for what is lost then."""
+
+    def right(n):
+        return not 40 <= n < 240
+
+    def tops(row, n, place):
+        return 0.9 if right(n) else top
+
     machine = Machine(step, 0.02)
-    played = play(GoodputLength(), machine, lambda row, n, *_: not 40 <= n < 240, 320, free=free)
+    told = None if top is None else tops
+    played = play(GoodputLength(), machine, lambda row, n, *_: right(n), 320, tops=told, free=free)
     drafted = played.drafted()
     assert min(drafted[10:40]) > 2
-    off = next(n for n in range(40, 240) if not any(drafted[n : n + 5]))
-    assert off - 40 <= 8, "within a few rounds"
-    tried = [n for n in range(off, 240) if drafted[n]]
-    assert tried and all(drafted[n] <= 2 for n in tried[1:])
-    distances = gaps(drafted[tried[0] : 240])
-    assert distances == sorted(distances) and distances[-1] >= 2 * distances[0], "at growing distances"
-    assert all(n % TOGETHER == 0 for n in tried[1:]), "rows that are planned apart try together"
+    assert sum(played.times[40:240]) - 200 < 25, "what the 200 rounds cost more than without drafts"
+    assert sum(played.times[80:240]) - 160 < 5 and max(drafted[60:240]) <= 2, "rare trials, and short ones"
     back = next(n for n in range(240, 320) if all(drafted[n : n + 5]))
-    assert back - 240 <= 2 * distances[-1] + 2
+    assert back - 240 <= 8 * TOGETHER
     assert min(drafted[back + 10 : 320]) > 2 and played.rate(back + 10) > 1.5
 
 
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("free", TERMS)
-def test_after_a_success_the_next_trial_comes_soon_again(free):
-    """Waiting begins anew with every change for the better."""
-    played = play(GoodputLength(), Machine(0.1, 0.02), lambda row, n, *_: n < 20 or 180 <= n < 220, 400, free=free)
-    drafted = played.drafted()
-    assert max(gaps(drafted[:180])) > 2 * min(g for g in gaps(drafted[221:]) if g > 1)
+def test_a_draft_that_is_never_right_is_tried_at_growing_distances(free, rows):
+    """In rounds that all rows share, so that those planned apart pay for one forward."""
+    played = play(GoodputLength(), Machine(0.1, 0.02), chance(0.0), 600, rows=rows, free=free)
+    tried = [n for n, d in enumerate(played.drafted()) if d]
+    distances = [b - a for a, b in pairwise(n for n in tried if n > 20)]
+    assert len(distances) >= 3 and all(b >= 1.5 * a for a, b in pairwise(distances))
+    assert all(n % TOGETHER == 0 for n in tried if n > 20) and played.drafted()[tried[-1]] == 1
 
 
 @st.composite
@@ -179,15 +191,15 @@ def texts(draw):
     st.sampled_from([None, 0.99, 0.3]),
 )
 def test_what_is_lost_stays_within_the_budget_whatever_comes(text, step, position, free, rows, top):
-    """Of what plain decoding would have taken: the allowance, the share, and no more than the last round. What earlier
-    rounds have gained may be lost again, no more."""
+    """Against plain decoding: the allowance and the share, at every moment. Rounds that might lose more than what is
+    left of them are shorter."""
     machine = Machine(step, position if rows == 1 or free else 0.0)  # apart, rows are judged without neighbours
     tops = None if top is None else (lambda *_: top)
     played = play(
         GoodputLength(), machine, lambda row, n, place, _: place < text[n], len(text), rows, tops=tops, free=free
     )
     for n in range(len(text)):
-        assert lost(played, n) <= ALLOWANCE + SHARE * sum(played.times[:n]) + max(0.0, played.times[n] - 1) + 1e-6
+        assert lost(played, n) <= ALLOWANCE + SHARE * sum(played.times[: n + 1]) + 1e-6
 
 
 @settings(max_examples=20, deadline=None)
@@ -199,18 +211,30 @@ def test_a_wrong_estimate_of_the_machine_is_found_out(seed, step, error, alpha):
     assert lost(played) <= 2 * (ALLOWANCE + SHARE * sum(played.times)) + 2
 
 
-def test_a_clock_that_jumps_costs_little():
-    """One measurement in six takes ten times as long: medians bear it."""
+@pytest.mark.parametrize("slow", range(4))
+@pytest.mark.parametrize("factor", [3, 10, 50])
+def test_a_forward_that_is_disturbed_once_does_not_turn_it_off(slow, factor):
+    """As the first ones are: memory, kernels, caches. One of the first rounds takes so many times as long."""
+    machine, calls = Machine(0.1, 0.03), []
+
+    def clock(seconds):
+        calls.append(seconds)
+        return seconds * (factor if (len(calls) - 1) // 2 == slow else 1)  # twice a round: target, draft
+
+    played = play(GoodputLength(), machine, chance(0.85, 2), 300, clock=clock)
+    assert played.rate(100) > 0.85 * best_constant(machine, 0.85, LONGEST)
+
+
+def test_a_noisy_clock_costs_little():
     dice = random.Random(1)
 
     def clock(seconds):
-        return seconds * (10 if dice.random() < 1 / 6 else 1)
+        return seconds * dice.lognormvariate(0, 0.25)
 
     machine = Machine(0.1, 0.03)
-    jumping = play(GoodputLength(), machine, chance(0.85, 2), 300, clock=clock)
-    assert jumping.rate(40) > 0.85 * best_constant(machine, 0.85, LONGEST)
-    wrong = play(GoodputLength(), machine, chance(0.0), 300, clock=clock)
-    assert wrong.rate() > 0.95
+    good = play(GoodputLength(), machine, chance(0.85, 2), 300, clock=clock)
+    assert good.rate(40) > 0.85 * best_constant(machine, 0.85, LONGEST)
+    assert play(GoodputLength(), machine, chance(0.0), 300, clock=clock).rate() > 0.97
 
 
 # ---- both sources ----------------------------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ def planner(machine: Machine, alphas: list[dict], longest: int = LONGEST) -> Pla
     for width in range(1, longest + 2):
         for _ in range(9):
             costs.observe_target(len(alphas), width, machine.target(len(alphas), width))
-    costs.observe_draft(len(alphas), machine.draft(len(alphas)))
+    costs.observe_draft(len(alphas), machine.draft(len(alphas)), 1, machine.target(len(alphas), 1))
     found = Planner(machine.terms(), costs, Acceptance(), longest)
-    found.begun = True
+    found.begun, found.budget.lost = True, -1e9  # it may try whatever it likes
     for index, each in enumerate(alphas):
-        found.apart[index] = sure_of(each)
+        found.apart[index] = found.together = sure_of(each)  # a single row is all together
     return found
 
 
@@ -109,10 +109,10 @@ def test_of_both_sources_each_row_takes_the_one_that_brings_it_more(rows, step):
 
 def test_a_row_that_is_right_carries_neighbours_that_are_not():
     """Two rows: one alone pays for the draft's steps, and the other drafts with it at no further cost in steps."""
-    machine = Machine(0.1, 0.0)
-    choices = choose(planner(machine, [{("draft", 0): 0.95}, {("draft", 0): 0.0}]), [[Offer("draft", 50)]] * 2)
-    assert choices[0].width > 3
-    assert choose(planner(machine, [{("draft", 0): 0.4}, {("draft", 0): 0.0}]), [[Offer("draft", 50)]] * 2)[0].width <= 1
+    machine, offers = Machine(0.1, 0.0), [[Offer("draft", 50)]] * 2
+    carried, left = ([{("draft", 0): alpha}, {("draft", 0): 0.0}] for alpha in (0.95, 0.4))
+    assert choose(planner(machine, carried), offers)[0].width > 3
+    assert choose(planner(machine, left), offers)[0].width <= 1
 
 
 def test_costs_by_width_decide_where_they_rise_in_steps():

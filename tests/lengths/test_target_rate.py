@@ -1,6 +1,7 @@
 """The rules with one number per row, by hand."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,12 @@ def test_rows_are_kept_apart():
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.integers(1, 5), st.integers(0, 5), st.integers(0, 5), st.floats(0.01, 0.99), st.integers(1, 6), st.integers(0, 99)
+    st.integers(1, 5),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.floats(0.01, 0.99),
+    st.integers(1, 6),
+    st.integers(0, 99),
 )
 def test_whatever_comes_it_moves_by_one_at_most_and_within_its_limits(minimum, more, most, rate, interval, seed):
     rule, dice = TargetRateLength(minimum + more, minimum, minimum + more + most, rate, interval), random.Random(seed)
@@ -52,7 +58,7 @@ def test_whatever_comes_it_moves_by_one_at_most_and_within_its_limits(minimum, m
     for _ in range(60):
         said += numbers(rule, [(said[-1], dice.randint(0, said[-1]))])
     assert minimum <= min(said) and max(said) <= minimum + more + most
-    assert all(abs(a - b) <= 1 for a, b in zip(said, said[1:], strict=False))
+    assert all(abs(a - b) <= 1 for a, b in pairwise(said))
 
 
 @pytest.mark.parametrize("aim", [0.5, 0.8])
