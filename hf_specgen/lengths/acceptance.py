@@ -22,7 +22,7 @@ def first_guess(source: str, evidence: int) -> float:
 
 
 class Count:
-    """Hits among trials, the old ones fading. Where the newest are clearly worse than the rest, they are what counts."""
+    """Hits among trials, the old ones fading. Where the newest are clearly worse than the rest, those count."""
 
     __slots__ = ("hits", "newest", "trials")
 

@@ -97,7 +97,8 @@ class Costs:
         expected = self.target(rows, width) if known else seconds
         if self._disturbed("target", seconds, expected):
             return
-        if len(self.measured) == 1 and seconds < expected / DISTURBED:  # what came first was: memory, kernels, caches
+        (only,) = self._medians.values() if len(self._medians) == 1 else (0.0,)
+        if seconds * DISTURBED < only:  # what came first was disturbed: memory, kernels, caches
             self.measured.clear()
             self._medians.clear()
         seen = self.measured.setdefault((rows, width), deque(maxlen=KEPT))

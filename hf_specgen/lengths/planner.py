@@ -25,7 +25,9 @@ BEST_CASE = 0.95
 """Acceptance that no draft is taken to exceed: one that could not pay even so is not begun."""
 DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
-BLIND_BAR, BLIND_EVIDENCE = 0.15, 4
+LAST = 0.85
+"""Rows that have so large a part of the longest rest before them may come to be the last."""
+BLIND_BAR, BLIND_EVIDENCE = 0.15, 5
 """Where costs are only estimated and neighbours may not be looked at, a row may share each forward with others, who pay
 for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
 SURE = 1.3
@@ -40,6 +42,7 @@ class Prospect:
     lookup: Offer | None
     draft: Offer | None
     found: list[float]
+    weight: float
     model: float = 1.0
 
 
@@ -70,7 +73,9 @@ class Planner:
         self.size = len(rows)
         self.several = self.several or self.size > 1
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
-        prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
+        self.weights = self._weights(rows)
+        self.worth = {row.index: weight for row, weight in zip(rows, self.weights, strict=True)}
+        prospects = [self._prospect(*one) for one in zip(rows, offers, self.weights, strict=True)]
         model_time = self._ask_model(prospects)
         bar = BLIND_BAR if self.blind else MARGIN
         with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
@@ -91,9 +96,9 @@ class Planner:
             self.tops[row.index].append(top)
             guess = min(0.98, top) if self.terms.greedy else acceptance.rate(DRAFT, 0, step)
             self.chances[row.index] *= acceptance.confident(top, guess)
-            worth += self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
+            worth += self.worth[row.index] * self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
         more = self.costs.position(self.size) / self.costs.target(self.size, 1) + self._draft_time()
-        return worth > self.rate * self.size * more
+        return worth > self.rate * more
 
     def learn(self, rounds: list[Round], time: float) -> None:
         """`time`: of the round, in plain steps."""
@@ -110,7 +115,7 @@ class Planner:
         if modelled:
             self.begun = True
             self.times.add(time)
-        tokens = sum(r.accepted + 1 for r in rounds) / len(rounds)
+        tokens = sum(w * (r.accepted + 1) for w, r in zip(self.weights, rounds, strict=True))
         drafted = max(max(r.drafted, 1) if r.choice.width else 0 for r in rounds)
         most = 1 + drafted  # no draft that was begun takes longer: what did was a disturbance
         self.budget.book(min(time, most), tokens, any(r.choice.width for r in rounds))
@@ -129,7 +134,15 @@ class Planner:
             self.apart[index] = Acceptance(self.together, strength=4.0)
         return self.apart[index]
 
-    def _prospect(self, row, offers: list[Offer]) -> Prospect:
+    def _weights(self, rows: list) -> list[float]:
+        """What a token of each row is worth, in sum 1. A step of a batch is a reading of the weights, which only ends
+        with the last row, and a part for each row, which ends with it."""
+        own = min(1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1))
+        left = [row.limit - row.length for row in rows]
+        last = [n >= max(left) * LAST for n in left]
+        return [own + (1 - own * self.size) * is_last / sum(last) for is_last in last]
+
+    def _prospect(self, row, offers: list[Offer], weight: float) -> Prospect:
         least = BLIND_EVIDENCE if self.blind else 0
         lookup = next((o for o in offers if not o.costs and o.evidence >= least), None)
         draft = next((o for o in offers if o.costs), None)
@@ -137,7 +150,7 @@ class Planner:
         if lookup is not None:
             most = self._affordable(lookup.most, with_model=False)
             found = self._acceptance(row.index).chain(lookup.source, lookup.evidence, most)
-        return Prospect(row, lookup, draft, found)
+        return Prospect(row, lookup, draft, found, weight)
 
     def _ask_model(self, prospects: list[Prospect]) -> float | None:
         """Fill in what the model would bring, and how many tokens it should draft (where it stops by itself, at most).
@@ -156,9 +169,9 @@ class Planner:
             self._acceptance(p.row.index).chain(p.draft.source, p.draft.evidence, min(most, p.draft.most))
             for p in asked
         ]
-        idle, best = self.size - len(asked), (0.0, 1)
+        idle, best = 1 - sum(p.weight for p in asked), (0.0, 1)
         for k in range(1, most + 1):
-            tokens = idle + sum(chain[min(k, len(chain) - 1)] for chain in chains)
+            tokens = idle + sum(p.weight * x[min(k, len(x) - 1)] for p, x in zip(asked, chains, strict=True))
             best = max(best, (tokens / self.time(k, k), k))
         self.width = self.usual = best[1]
         for p, chain in zip(asked, chains, strict=True):
@@ -170,7 +183,7 @@ class Planner:
             for p in asked:
                 if p.row.index in self.gains:
                     p.model = self.gains[p.row.index].around(p.model)
-        self.rate = max(1.0, sum(p.model for p in prospects) / (self.size * time))
+        self.rate = max(1.0, sum(p.weight * p.model for p in prospects) / time)
         return time
 
     def _affordable(self, most: int, with_model: bool) -> int:
@@ -201,15 +214,16 @@ class Planner:
 
     def _best(self, prospects: list[Prospect], model_time: float | None) -> tuple[bool, int]:
         """Whether the model drafts, and how many tokens of their matches rows do; (False, 0) for a plain step."""
-        price = self.rate * self.size
-        best = (self.size * (1.0 + MARGIN) - price, False, 0)
+        price = self.rate
+        best = (1 + MARGIN - price, False, 0)
         for width in range(max(len(p.found) for p in prospects)):
             found = [p.found[min(width, len(p.found) - 1)] for p in prospects]
             if width:
-                best = max(best, (sum(found) - price * self.time(width, 0), False, width))
+                tokens = sum(p.weight * x for p, x in zip(prospects, found, strict=True))
+                best = max(best, (tokens - price * self.time(width, 0), False, width))
             if model_time is not None and any(p.model > x for p, x in zip(prospects, found, strict=True)):
                 wider = max(0.0, self.time(width, 0) - self.time(self.usual, 0))
-                tokens = sum(max(p.model, x) for p, x in zip(prospects, found, strict=True))
+                tokens = sum(p.weight * max(p.model, x) for p, x in zip(prospects, found, strict=True))
                 best = max(best, (tokens - price * (model_time + wider), True, width))
         return best[1:]
 
