@@ -111,7 +111,7 @@ def plain(model, **kwargs):
 
 
 def spec(model, draft, strategy: str = "rejection", **kwargs):
-    """`generate` with speculation on, greedy, drafting five tokens a round and returning the dict unless told otherwise.
+    """`generate` with speculation on: greedy, five drafted tokens a round, returning the dict, unless told otherwise.
 
     A toy draft is no cheaper than its target: by itself (`num_assistant_tokens=None`) it would be left alone.
     """

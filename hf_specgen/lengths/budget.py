@@ -14,12 +14,13 @@ class Budget:
     """Keeps account, in plain steps: `lost` is the time that the rounds took beyond what plain decoding would have
     taken for their tokens (negative: gained)."""
 
-    def __init__(self):
+    def __init__(self, allowance: float = ALLOWANCE):
+        self.allowance = allowance
         self.taken = self.lost = 0.0
         self.rounds, self.idle, self.wait = 0, 0, FIRST_WAIT
 
     def allows(self, cost: float) -> bool:
-        return self.lost + cost <= ALLOWANCE + SHARE * self.taken
+        return self.lost + cost <= self.allowance + SHARE * self.taken
 
     def trial_due(self, cost: float) -> bool:
         return self.idle >= self.wait and self.rounds % TOGETHER == 0 and self.allows(cost)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 from .base import NOTHING, Choice, Round, Terms
-from .budget import Budget
+from .budget import ALLOWANCE, Budget
 from .costs import Costs
 from .means import FadingMean
 from .offer import Offer
@@ -61,7 +61,7 @@ class Planner:
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        self.budget = Budget()
+        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)  # others may pay for this row's trials
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.rate = 1.0  # R

@@ -22,7 +22,7 @@ SETTINGS = {
     "target-rate": {"num_assistant_tokens_schedule": "target-rate"},
     "heuristic, hybrid": {"num_assistant_tokens_schedule": "heuristic", "spec_source": "hybrid"},
     "constant, hybrid": {"num_assistant_tokens": 4, "spec_source": "hybrid"},
-    "threshold": {"assistant_confidence_threshold": 0.3},
+    "threshold": {"assistant_confidence_threshold": 0.15},
 }
 CALLS = [pytest.param("rejection", options, id=name) for name, options in SETTINGS.items()]
 CALLS += [pytest.param("block", {}, id="block")]
