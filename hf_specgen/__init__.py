@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .config import SpecConfig
     from .decoding.output import SpecGenerateEncoderDecoderOutput, SpecGenerateOutput
     from .decoding.stream import RowStreamers
-    from .drafters import Drafter
+    from .drafters import Drafter, LookupDrafter
     from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
+    from .lengths import GoodputLength, Length, TargetRateLength
     from .measuring.measure import measure_pair
     from .measuring.measurement import Measurement
     from .pairing import PairReport, check_pair
@@ -29,6 +30,9 @@ __version__ = "0.1.0"
 _WHERE = {
     "CheckpointError": "checkpoints.headers",
     "Drafter": "drafters",
+    "GoodputLength": "lengths",
+    "Length": "lengths",
+    "LookupDrafter": "drafters",
     "Measurement": "measuring.measurement",
     "Pair": "pairing.loading",
     "PairReport": "pairing",
@@ -45,6 +49,7 @@ _WHERE = {
     "SpecSession": "session",
     "SpecStats": "stats",
     "SpecUnsupportedError": "errors",
+    "TargetRateLength": "lengths",
     "Verdict": "verifiers",
     "Verifier": "verifiers",
     "check_pair": "pairing",
@@ -59,6 +64,9 @@ _WHERE = {
 __all__ = [
     "CheckpointError",
     "Drafter",
+    "GoodputLength",
+    "Length",
+    "LookupDrafter",
     "Measurement",
     "Pair",
     "PairReport",
@@ -75,6 +83,7 @@ __all__ = [
     "SpecSession",
     "SpecStats",
     "SpecUnsupportedError",
+    "TargetRateLength",
     "Verdict",
     "Verifier",
     "check_pair",

@@ -113,6 +113,7 @@ class Drafter(CandidateGenerator):
         seeds = row_seeds(1, None, input_ids.device, self.do_sample)
         noise = Noise(seeds, [row.length], input_ids.device)
         width = min(self.num_assistant_tokens, self.room(row))
+        self.choose([next(iter(self.offers([row])[0]), None)])
         proposal = self.propose([row], [width], verifier_for("rejection", self.do_sample), noise)
         proposal = proposal or Proposal.empty(1, input_ids.device)
         drafted = proposal.tokens[:, : int(proposal.counts[0])]
