@@ -86,11 +86,10 @@ class Costs:
 
     def draft(self, rows: int) -> float:
         """One forward of the draft: one position in each of `rows` rows."""
-        shape = self._shape(rows)
         if not self.drafts:  # what the target shows of the machine holds for the draft too
-            return (self.draft_step or self.target_step / 10) * self._fit(rows)[0] / self.target_step * shape
+            return (self.draft_step or self.target_step / 10) / self.target_step * self.target(rows, 1)
         near = min(self.drafts, key=lambda known: abs(known - rows))
-        return statistics.median(self.drafts[near]) * self.target(near, 1) * shape / self._shape(near)
+        return statistics.median(self.drafts[near]) * self.target(near, 1) * self._shape(rows) / self._shape(near)
 
     def observe_target(self, rows: int, width: int, seconds: float) -> None:
         known = any(seen == rows for seen, _ in self.measured)  # of other numbers of rows, little is known

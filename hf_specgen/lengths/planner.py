@@ -199,7 +199,7 @@ class Planner:
         for k in range(1, self.longest + 1):
             all_kept *= BEST_CASE
             tokens += all_kept
-            best = max(best, tokens / self.time(k, k))
+            best = max(best, tokens / (max(1.0, self.time(k, 0)) + k * draft))
         left = max(p.row.limit - p.row.length for p in asked)
         reading = draft * (1 + self.terms.position_cost * max(p.row.length for p in asked))
         if best < 1 + 2 * MARGIN:
