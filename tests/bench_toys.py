@@ -7,6 +7,7 @@ import torch
 from toys import noisy, tiny, toy_tokenizer
 
 from hf_specgen.benchmarking.calls import Call
+from hf_specgen.benchmarking.ours import Ours
 
 WORDS = ("the cab sing", "a thing", "bring the ring", "cabcab the abc", "sing a song", "the the the a")
 
@@ -28,3 +29,16 @@ def call(rows=((5, 9, 11, 7), (8, 6)), temperature=0.0, new=12, eos=(63,)) -> Ca
     for row, tokens in enumerate(rows):
         ids[row, columns - len(tokens) :], mask[row, columns - len(tokens) :] = torch.tensor(tokens), 1
     return Call(ids, mask, new, temperature, 0, 1.0, eos, 0, seed=5)
+
+
+def interrupt_after(calls: int, monkeypatch) -> None:
+    """Ctrl-C in one of our calls, after so many."""
+    decode, left = Ours.decode, [calls]
+
+    def interrupted(self, call):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return decode(self, call)
+
+    monkeypatch.setattr(Ours, "decode", interrupted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from transformers.generation import CompileConfig
@@ -9,16 +10,16 @@ from transformers.generation import CompileConfig
 from .calls import Answer, Call, Models, Watch, joined, settings_of, told
 
 
-class Contender:
+class Contender(ABC):
     """Decodes calls. `k`: a constant number of drafted tokens, `strategy`: an acceptance rule, where it has one."""
 
     def __init__(self, models: Models, k: int | None = None, strategy: str | None = None):
         self.models, self.k, self.strategy = models, k, strategy
 
-    def decode(self, call: Call) -> Answer:
-        raise NotImplementedError
+    @abstractmethod
+    def decode(self, call: Call) -> Answer: ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most change nothing)
         """Leave the models as they were."""
 
 

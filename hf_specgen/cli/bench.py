@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from .common import INTERRUPTED, numbers, quiet, words
+
 if TYPE_CHECKING:
     from hf_specgen.benchmarking import Bench, Record
-
-T = TypeVar("T", int, float)
-
-INTERRUPTED = 130
-"""What a shell gives a command that Ctrl-C has ended."""
 
 
 def command(
@@ -85,14 +78,14 @@ def command(
         from hf_specgen.benchmarking import Bench, Settings
 
         settings = Settings(
-            against=_words(against),
-            tasks=_words(tasks),
+            against=words(against),
+            tasks=words(tasks),
             per_task=per_task,
-            temperatures=_numbers("--temperatures", temperatures, float),
-            ks=_numbers("-k", ks, int),
-            strategies=_words(strategies) or (),
-            batch_sizes=_numbers("--batch-sizes", batch_sizes, int),
-            contexts=_numbers("--contexts", contexts, int),
+            temperatures=numbers("--temperatures", temperatures, float),
+            ks=numbers("-k", ks, int),
+            strategies=words(strategies) or (),
+            batch_sizes=numbers("--batch-sizes", batch_sizes, int),
+            contexts=numbers("--contexts", contexts, int),
             concurrency=concurrency,
             max_new_tokens=max_new_tokens,
             top_k=top_k,
@@ -100,7 +93,7 @@ def command(
             repeats=repeats,
             ideal=ideal,
         )
-        with _quiet():
+        with quiet():
             bench = Bench(
                 target,
                 draft or None,
@@ -166,40 +159,6 @@ def _show(bench: Bench, as_json: bool, plots: Path | None) -> None:
             typer.echo(path, err=True)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what transformers, and packages that are behind it, say at every call."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
-
-
 def _give_up(why: str) -> NoReturn:
     typer.echo(f"bench: {' '.join(why.split())}", err=True)
     raise typer.Exit(2) from None
-
-
-def _words(text: str) -> tuple[str, ...] | None:
-    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else None
-
-
-def _numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    """ "1,2,4", and of whole numbers "1-4", too."""
-    found: list[T] = []
-    for word in _words(text) or ():
-        ends = re.fullmatch(r"(\d+)-(\d+)", word) if kind is int else None
-        if ends is None:
-            try:
-                found.append(kind(word))
-            except ValueError:
-                raise ValueError(f"{option} {text!r}: {word!r} is no number that can be taken here.") from None
-            continue
-        first, last = map(int, ends.groups())
-        if first > last:
-            raise ValueError(f"{option} {text!r}: {word!r} goes down; write {last}-{first}.")
-        found += range(first, last + 1)
-    return tuple(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .bench import INTERRUPTED, _numbers, _quiet, _words
+from .common import INTERRUPTED, numbers, quiet, words
 
 if TYPE_CHECKING:
     from hf_specgen.config import SpecConfig
@@ -55,14 +55,14 @@ def command(
     try:
         from hf_specgen.tuning import Tuner
 
-        with _quiet():
+        with quiet():
             tuner = Tuner(
                 target,
                 draft or None,
                 prompts,
-                tasks=_words(tasks),
+                tasks=words(tasks),
                 limit=limit,
-                temperatures=_numbers("--temperatures", temperatures, float),
+                temperatures=numbers("--temperatures", temperatures, float),
                 per_task=per_task,
                 max_new_tokens=max_new_tokens,
                 repeats=repeats,
@@ -74,7 +74,7 @@ def command(
     except (OSError, ValueError, ImportError) as error:  # a missing folder, a wrong value: one line, no traceback
         _give_up(str(error), 2)
     try:
-        with _quiet():
+        with quiet():
             config = _run(tuner)
         path = config.save_pretrained(out)
     except (OSError, ValueError, ImportError) as error:

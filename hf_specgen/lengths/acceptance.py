@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 MEMORY = 24.0
 """Tokens that an estimate remembers: texts change (code, then prose)."""
 NEWEST = 0.8
@@ -80,7 +82,7 @@ class Acceptance:
     def confident(self, top: float, guess: float) -> float:
         """Probability that a model's token is accepted whose distribution gives its most probable token `top`; `guess`
         as long as nothing was seen."""
-        bin_ = sum(top > edge for edge in _EDGES)
+        bin_ = bisect_left(_EDGES, top)
         if self.parent is not None:
             guess = self.parent.confident(top, guess)
         here = self.bins.get(bin_)
@@ -94,7 +96,7 @@ class Acceptance:
             key = (source, evidence, min(place, DEPTH - 1))
             self.places.setdefault(key, Count()).add(place < accepted, 1)
         for place, top in enumerate(tops[:reached]):
-            self.bins.setdefault(sum(top > edge for edge in _EDGES), Count()).add(place < accepted, 1)
+            self.bins.setdefault(bisect_left(_EDGES, top), Count()).add(place < accepted, 1)
 
     def add(self, other: Acceptance) -> None:
         """Take another's counts in."""

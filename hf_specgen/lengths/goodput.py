@@ -13,10 +13,12 @@ from .costs import Costs
 from .knowledge import Knowledge
 from .planner import LONGEST, Planner
 
+TOGETHER = -1
+"""In place of a row's index: all rows."""
+
 
 class GoodputLength(Length):
     """Args:
-    initial: ignored (the interface's): the first draft is as long as the first guesses make it.
     longest: tokens that a model drafts in a round, at most.
     """
 
@@ -33,19 +35,21 @@ class GoodputLength(Length):
             self.costs.take(knowledge.costs)
         self.planners: dict[int, Planner] = {}
 
-    def _planner(self, index: int = -1) -> Planner:
+    def _planner(self, index: int) -> Planner:
+        """Of the row of this index; one for all rows, where they may be planned together."""
+        index = TOGETHER if self.terms.free else index
         if index not in self.planners:
             self.planners[index] = Planner(self.terms, self.costs, self.known, self.longest)
         return self.planners[index]
 
     def choose(self, rows, offers):
         if self.terms.free:
-            return self._planner().choose(rows, offers)
+            return self._planner(TOGETHER).choose(rows, offers)
         return [self._planner(row.index).choose([row], [found])[0] for row, found in zip(rows, offers, strict=True)]
 
     def goes_on(self, rows, step, tops):
         if self.terms.free:
-            return [self._planner().goes_on(rows, step, tops)] * len(rows)
+            return [self._planner(TOGETHER).goes_on(rows, step, tops)] * len(rows)
         return [self._planner(row.index).goes_on([row], step, [top]) for row, top in zip(rows, tops, strict=True)]
 
     def learn(self, rounds: list[Round], seconds: Seconds) -> None:
@@ -55,10 +59,9 @@ class GoodputLength(Length):
             self.measured.observe_draft(seconds.rows, draft, seconds.width, seconds.target)
         for index, (offer, _), drafted, accepted in rounds:
             if offer is not None:
-                tops = self._planner(-1 if self.terms.free else index).tops[index]
-                self.seen.learn(offer.source, offer.evidence, drafted, accepted, tops)
+                self.seen.learn(offer.source, offer.evidence, drafted, accepted, self._planner(index).tops[index])
         if self.terms.free:
-            planner = self._planner()
+            planner = self._planner(TOGETHER)
             planner.learn(rounds, planner.time(seconds.width - 1, seconds.steps))
             return
         for one in rounds:

@@ -65,6 +65,9 @@ class Planner:
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.rate = 1.0  # R
+        # Of this round, by the row's index: what a token is worth, the tops of its drafted tokens' distributions, and
+        # the chance that all of those are accepted.
+        self.worth: dict[int, float] = {}
         self.tops: dict[int, list[float]] = {}
         self.chances: dict[int, float] = {}
         self.why_off: str | None = None
@@ -73,9 +76,8 @@ class Planner:
         self.size = len(rows)
         self.several = self.several or self.size > 1
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
-        self.weights = self._weights(rows)
-        self.worth = {row.index: weight for row, weight in zip(rows, self.weights, strict=True)}
-        prospects = [self._prospect(*one) for one in zip(rows, offers, self.weights, strict=True)]
+        self.worth = self._worth(rows)
+        prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
         bar = BLIND_BAR if self.blind else MARGIN
         with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
@@ -115,7 +117,7 @@ class Planner:
         if modelled:
             self.begun = True
             self.times.add(time)
-        tokens = sum(w * (r.accepted + 1) for w, r in zip(self.weights, rounds, strict=True))
+        tokens = sum(self.worth[r.index] * (r.accepted + 1) for r in rounds)
         drafted = max(max(r.drafted, 1) if r.choice.width else 0 for r in rounds)
         most = 1 + drafted  # no draft that was begun takes longer: what did was a disturbance
         self.budget.book(min(time, most), tokens, any(r.choice.width for r in rounds))
@@ -134,15 +136,16 @@ class Planner:
             self.apart[index] = Acceptance(self.together, strength=4.0)
         return self.apart[index]
 
-    def _weights(self, rows: list) -> list[float]:
-        """What a token of each row is worth, in sum 1. A step of a batch is a reading of the weights, which only ends
-        with the last row, and a part for each row, which ends with it."""
+    def _worth(self, rows: list) -> dict[int, float]:
+        """What a token of each row (by its index) is worth, in sum 1. A step of a batch is a reading of the weights,
+        which only ends with the last row, and a part for each row, which ends with it."""
         own = min(1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1))
         left = [row.limit - row.length for row in rows]
         last = [n >= max(left) * LAST for n in left]
-        return [own + (1 - own * self.size) * is_last / sum(last) for is_last in last]
+        rest = (1 - own * self.size) / sum(last)
+        return {row.index: own + rest * is_last for row, is_last in zip(rows, last, strict=True)}
 
-    def _prospect(self, row, offers: list[Offer], weight: float) -> Prospect:
+    def _prospect(self, row, offers: list[Offer]) -> Prospect:
         least = BLIND_EVIDENCE if self.blind else 0
         lookup = next((o for o in offers if not o.costs and o.evidence >= least), None)
         draft = next((o for o in offers if o.costs), None)
@@ -150,7 +153,7 @@ class Planner:
         if lookup is not None:
             most = self._affordable(lookup.most, with_model=False)
             found = self._acceptance(row.index).chain(lookup.source, lookup.evidence, most)
-        return Prospect(row, lookup, draft, found, weight)
+        return Prospect(row, lookup, draft, found, self.worth[row.index])
 
     def _ask_model(self, prospects: list[Prospect]) -> float | None:
         """Fill in what the model would bring, and how many tokens it should draft (where it stops by itself, at most).

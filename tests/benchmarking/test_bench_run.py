@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from bench_toys import interrupt_after
 from toys import noisy, tiny, toy_tokenizer
 
 from hf_specgen.benchmarking import Bench, Settings, read_records, run_bench
 from hf_specgen.benchmarking import contenders as contenders_module
 from hf_specgen.benchmarking.contenders import Stock
-from hf_specgen.benchmarking.ours import Ours
 
 SMALL = {"per_task": 2, "repeats": 2, "max_new_tokens": 4}
 
@@ -107,15 +107,7 @@ def test_a_contender_that_raises_makes_records_and_the_bench_goes_on(pair, tmp_p
 
 
 def test_an_interrupted_bench_keeps_what_it_has_and_goes_on(pair, tmp_path, monkeypatch):
-    decode, left = Ours.decode, [4]
-
-    def interrupted(self, call):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return decode(self, call)
-
-    monkeypatch.setattr(Ours, "decode", interrupted)
+    interrupt_after(4, monkeypatch)
     asked = {"against": ("plain", "ours-k2"), "tasks": ("one",)}
     one = bench(pair, tmp_path, **asked)
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from bench_toys import save_pair
+from bench_toys import interrupt_after, save_pair
 from typer.testing import CliRunner
 
 import hf_specgen
@@ -72,15 +72,7 @@ def test_a_failing_contender_is_told_once(pair, monkeypatch):
 
 
 def test_an_interrupted_bench_prints_what_it_has(pair, tmp_path, monkeypatch):
-    decode, left = Ours.decode, [2]
-
-    def interrupted(self, call):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return decode(self, call)
-
-    monkeypatch.setattr(Ours, "decode", interrupted)
+    interrupt_after(2, monkeypatch)
     result = run(pair, "--against", "plain,ours", "--out", tmp_path)
     assert result.exit_code == 130 and result.stdout.startswith("temperature 0, batch 1\n")
     assert result.stderr == f"bench: interrupted, 1 calls were not made; the same command goes on from {tmp_path}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from bench_toys import save_pair
+from bench_toys import interrupt_after, save_pair
 from toys import prompts
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -69,15 +69,7 @@ def test_without_a_draft(pair, tmp_path):
 
 def test_an_interruption_writes_nothing(pair, tmp_path, monkeypatch):
     (tmp_path / NAME).write_text("before")
-    decode, left = Ours.decode, [5]
-
-    def interrupted(self, call):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return decode(self, call)
-
-    monkeypatch.setattr(Ours, "decode", interrupted)
+    interrupt_after(5, monkeypatch)
     result = run(pair, "--out", tmp_path)
     assert result.exit_code == 130 and result.stdout == ""
     assert result.stderr.startswith("tune: interrupted, nothing was written")

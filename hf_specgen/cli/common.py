@@ -1,0 +1,48 @@
+"""What commands that measure have in common: lists among their options, quiet models, the exit code of Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+INTERRUPTED = 130
+"""What a shell gives a command that Ctrl-C has ended."""
+
+T = TypeVar("T", int, float)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what transformers, and packages that are behind it, say at every call."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def words(text: str) -> tuple[str, ...] | None:
+    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else None
+
+
+def numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    """ "1,2,4", and of whole numbers "1-4", too."""
+    found: list[T] = []
+    for word in words(text) or ():
+        ends = re.fullmatch(r"(\d+)-(\d+)", word) if kind is int else None
+        if ends is None:
+            try:
+                found.append(kind(word))
+            except ValueError:
+                raise ValueError(f"{option} {text!r}: {word!r} is no number that can be taken here.") from None
+            continue
+        first, last = map(int, ends.groups())
+        if first > last:
+            raise ValueError(f"{option} {text!r}: {word!r} goes down; write {last}-{first}.")
+        found += range(first, last + 1)
+    return tuple(found)
