@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from .. import compat
-from . import attention, probe
+from . import attention, probe, widths
 from .beside import Beside
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
@@ -103,6 +103,7 @@ class Reader:
         self.keeps_logits = "logits_to_keep" in known
         self.ids_name = ids_name(model)
         self.own_inputs = compat.prepares_inputs(model)
+        self.slow_counts = () if cache.states is not None else widths.slow_counts(model)
         self.forwards = 0
         self.context = compat.context_length(model)
         self.order = list(range(len(cache.lengths)))  # per row: its index in the batch
@@ -169,6 +170,9 @@ class Reader:
         return logits
 
     def _forward(self, ids: torch.Tensor, counts: list[int], rows: list[int] | None, keep: int | None) -> torch.Tensor:
+        padding = widths.fast_width(*ids.shape, self.slow_counts) - ids.shape[1]
+        if padding:
+            ids = torch.cat([ids, ids[:, -1:].expand(-1, padding)], dim=1)
         plan = self.cache.plan(ids.shape[1], rows)
         order = self.order if rows is None else [self.order[b] for b in rows]
         cache = self.cache
@@ -187,7 +191,7 @@ class Reader:
         else:
             inputs[self.ids_name] = ids
         if self.keeps_logits:  # some preparations ask for the last one only
-            inputs["logits_to_keep"] = keep or 0
+            inputs["logits_to_keep"] = keep + padding if keep else 0
         self.forwards += 1
         with attention.folding():
             outputs = self.model(**inputs, return_dict=True)
@@ -195,7 +199,7 @@ class Reader:
         for i, b in enumerate(range(len(counts)) if rows is None else rows):
             if self.collect:
                 self.collected[b] = [self._slot(outputs, i, t) for t in range(counts[i])]
-        return outputs.logits
+        return outputs.logits[:, : outputs.logits.shape[1] - padding]
 
     def _shifted(self, positions: torch.Tensor, order: list[int]) -> torch.Tensor:
         """`[rows, width]`, or `[axes, rows, width]` for positions of several axes."""
