@@ -8,6 +8,7 @@ take 0.8 to 1.0 of one. Where a processor has no such steps, the padding costs t
 import torch
 
 from .. import compat
+from ..checkpoints.memory import active_experts
 
 SLOW = {torch.float32: (2, 3, 6, 7), torch.bfloat16: (1,)}
 """Numbers of positions, over all rows, that take longer than some larger one."""
@@ -16,8 +17,7 @@ SLOW = {torch.float32: (2, 3, 6, 7), torch.bfloat16: (1,)}
 def slow_counts(model) -> tuple[int, ...]:
     """Those of a model: none off the CPU, for quantized weights (their kernels differ), for experts (padding would ask
     for more of them), and where padding has no place (no position ids, states that cannot go back)."""
-    config = compat.text_config(model)
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    experts = active_experts(compat.text_config(model).to_dict()) < 1
     places = "position_ids" in compat.forward_parameters(model) and not model.config.is_encoder_decoder
     if model.device.type != "cpu" or getattr(model, "is_quantized", False) or experts or not places:
         return ()

@@ -127,7 +127,7 @@ def bytes_per_token(
     tied; of experts, the active ones. None where the headers are not known."""
     if not checkpoint.tensors:
         return None
-    active = _active_experts(text_facts(config))
+    active = active_experts(text_facts(config))
     total = 0.0
     for name, size in _sizes(config, checkpoint, dtype, form).items():
         if not EMBEDDING.search(name) and not READ_ONCE.search(name):
@@ -202,7 +202,7 @@ def _dense(tensor: Tensor, config: Config, checkpoint: Checkpoint, dtype: Any) -
     return tensor.elements * DTYPE_BYTES[dtype_name(dtype, config, checkpoint)]
 
 
-def _active_experts(facts: Config) -> float:
+def active_experts(facts: Config) -> float:
     """The share of a mixture's experts that a token is sent to; 1 for dense models."""
     experts = _first(facts, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
     chosen = _first(facts, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")

@@ -15,7 +15,7 @@ from ..drafters import Drafter, Source
 from ..drafters.encoder import input_name
 from ..errors import SpecDraftError, SpecUnsupportedError
 from ..lengths import Terms
-from ..lengths.costs import POSITION_COST, expected_step
+from ..lengths.costs import expected_step, position_costs
 from ..lengths.planner import LONGEST
 from ..noise import row_seeds
 from ..processors import custom_processors, own_processors
@@ -197,14 +197,15 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
 def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecConfig) -> Terms:
     learned = settings.spec_session.knowledge if settings.spec_session is not None else None
     draft = drafter.network if drafter is not None else None
-    kind = model.device.type
+    position, second = position_costs(model)
     return Terms(
         free=not verifier.follows_draft,
         greedy=verifier.name == "greedy",
         inside=drafter is not None and drafter.stops_inside,
         target_step=expected_step(model),
         draft_step=None if draft is None else expected_step(draft),
-        position_cost=POSITION_COST.get(kind, POSITION_COST["cpu"]),
+        position_cost=position,
+        second_cost=second,
         knowledge=learned if learned is not None and learned.costs is not None else settings.knowledge or learned,
     )
 

@@ -149,7 +149,8 @@ class Decoding:
         target = self.clock.last("verify" if width else "step")
         drafted = any(choice.costs for _, choice, _, _ in rounds)
         draft = self.clock.last("draft") if drafted else 0.0
-        steps = (self.drafts or width) if drafted else 0  # not every drafter counts its forwards
+        # A first token of the draft comes with its prefill, without a step. Not every drafter counts its forwards.
+        steps = (self.drafts if self.drafter.forwards else width) if drafted else 0
         self.length.learn(rounds, Seconds(len(rounds), width + 1, target, draft, steps))
 
     def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> list[Round]:

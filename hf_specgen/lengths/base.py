@@ -56,7 +56,8 @@ class Terms:
         inside: the drafter asks `goes_on` between its tokens.
         target_step, draft_step: estimated seconds of one forward of one row (see `costs.expected_step`); of their
             ratio much is made, of themselves little. None: not known.
-        position_cost: what one more position costs the target in a forward, as a part of `target_step`.
+        position_cost, second_cost: what one more position costs the target in a forward, and what any forward of
+            several positions costs besides, as parts of `target_step`.
         knowledge: from a session or a configuration, see `Knowledge`; or None.
     """
 
@@ -66,6 +67,7 @@ class Terms:
     target_step: float = 1.0
     draft_step: float | None = None
     position_cost: float = 0.05
+    second_cost: float = 0.0
     knowledge: Knowledge | None = None
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
+import torch
+
 from .. import compat
+from ..checkpoints.memory import active_experts
 
 BANDWIDTH = {"cuda": 1.5e12, "xpu": 0.8e12, "mps": 0.2e12, "cpu": 20e9}
 """Bytes of weights read per second, roughly: only ratios of two models' estimates are used."""
@@ -14,12 +17,23 @@ LAYER_SECONDS = {"cuda": 3.5e-4, "xpu": 5e-4, "mps": 5e-4, "cpu": 2.5e-4}
 POSITION_COST = {"cuda": 0.01, "xpu": 0.01, "mps": 0.03, "cpu": 0.06}
 """One more position in a forward, as a part of a forward of one: decoding is bound by the reading of weights, the more
 so the more a device can compute. On the CPU (measured: bfloat16, AMD Zen 4) 0.03 to 0.1."""
+SLOW_CPU = {torch.float32: (0.02, 0.3), torch.float16: (0.9, 0.0)}
+"""On a CPU in other dtypes (the same machine): one more position, and what any forward of several costs besides. Several
+positions take another kernel in float32 (see `cache.widths`), and in float16 one after the other."""
 KEPT = 7
 """Measurements of a kind that are kept: their median bears three disturbed ones."""
 DISTURBED = 2.5
 """What takes so many times as long as expected is taken for a disturbance, until it happens again."""
 PRIOR = 8.0
 """Weight of the expected slope, in measurements one position apart."""
+
+
+def position_costs(model) -> tuple[float, float]:
+    """One more position, and any second one besides, as parts of a forward of one position."""
+    kind = model.device.type
+    if kind == "cpu" and model.dtype in SLOW_CPU and not getattr(model, "is_quantized", False):
+        return SLOW_CPU[model.dtype]
+    return POSITION_COST.get(kind, POSITION_COST["cpu"]), 0.0
 
 
 def bytes_read(model) -> int:
@@ -30,9 +44,7 @@ def bytes_read(model) -> int:
     skipped = None
     if embedding is not None and hasattr(embedding, "weight") and getattr(head, "weight", None) is not embedding.weight:
         skipped = embedding.weight
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    asked = getattr(config, "num_experts_per_tok", None)
-    share = asked / experts if experts and asked else 1.0
+    share = active_experts(config.to_dict())
     found = 0.0
     for tensors in (model.named_parameters(), model.named_buffers()):
         for name, tensor in tensors:
@@ -53,16 +65,18 @@ class Costs:
     """Seconds of forwards, by rows and width.
 
     Positions are taken to cost alike: `level · (1 + slope · (rows · width − 1))`, fitted to what was measured at the
-    number of rows nearest to the one asked, so that one measurement tells something of all the others. Devices work in
-    steps: where a width itself was measured, its median counts beside the fit.
+    number of rows nearest to the one asked, so that one measurement tells something of all the others; `second` is
+    what any forward of more than one position costs besides, as a part of one. Devices work in steps: where a width
+    itself was measured, its median counts beside the fit.
     """
 
-    def __init__(self, target_step: float, draft_step: float | None, position_cost: float):
-        self.target_step, self.draft_step, self.position_cost = target_step, draft_step, position_cost
+    def __init__(self, target_step: float, draft_step: float | None, position_cost: float, second: float = 0.0):
+        self.target_step, self.draft_step = target_step, draft_step
+        self.position_cost, self.second = position_cost, second
         self.measured: dict[tuple[int, int], deque[float]] = {}
         self.drafts: dict[int, deque[float]] = {}  # by rows: parts of a target step of that moment
         self._medians: dict[tuple[int, int], float] = {}
-        self._doubts: dict[str, bool] = {}
+        self._doubts: dict[tuple[int, int], bool] = {}  # by rows and width; the draft's at width 0
         self._fits: dict[int, tuple[float, float]] = {}
         self._targets: dict[tuple[int, int], float] = {}
 
@@ -73,7 +87,7 @@ class Costs:
         """One forward of the target: `width` positions in each of `rows` rows."""
         if (rows, width) not in self._targets:
             level, slope = self._fit(rows)
-            found = level + slope * (rows * width - 1)
+            found = (level + slope * (rows * width - 1)) * self._several(rows * width)
             if (rows, width) in self._medians:
                 weight = len(self.measured[rows, width])
                 found = (self._medians[rows, width] * weight + found) / (weight + 1)
@@ -82,7 +96,10 @@ class Costs:
 
     def position(self, rows: int) -> float:
         """One more position in each of `rows` rows."""
-        return self._fit(rows)[1] * rows
+        return self._fit(rows)[1] * self._several(2) * rows
+
+    def _several(self, positions: int) -> float:
+        return 1 + self.second if positions > 1 else 1.0
 
     def draft(self, rows: int) -> float:
         """One forward of the draft: one position in each of `rows` rows."""
@@ -94,7 +111,7 @@ class Costs:
     def observe_target(self, rows: int, width: int, seconds: float) -> None:
         known = any(seen == rows for seen, _ in self.measured)  # of other numbers of rows, little is known
         expected = self.target(rows, width) if known else seconds
-        if self._disturbed("target", seconds, expected):
+        if self._disturbed((rows, width), seconds, expected):
             return
         (only,) = self._medians.values() if len(self._medians) == 1 else (0.0,)
         if seconds * DISTURBED < only:  # what came first was disturbed: memory, kernels, caches
@@ -113,14 +130,14 @@ class Costs:
         relation to it, a disturbance that slows down a whole round does not count against the draft."""
         part = seconds / (target * self.target(rows, 1) / self.target(rows, width))
         expected = self.draft(rows) / self.target(rows, 1)
-        if self._disturbed("draft", part, expected):
+        if self._disturbed((rows, 0), part, expected):
             return
         seen = self.drafts.setdefault(rows, deque(maxlen=KEPT))
         if part > expected * DISTURBED:
             seen.clear()
         seen.append(part)
 
-    def _disturbed(self, what: str, seen: float, expected: float) -> bool:
+    def _disturbed(self, what: tuple[int, int], seen: float, expected: float) -> bool:
         """Whether a measurement is to be left out: far above what is expected, and not for the second time."""
         far = seen > expected * DISTURBED
         first = far and not self._doubts.get(what, False)
@@ -142,7 +159,7 @@ class Costs:
             return self.target_step, self.target_step * self.position_cost
         near = min((known for known, _ in self._medians), key=lambda known: abs(known - rows))
         points = [
-            (near * width - 1, seconds, float(len(self.measured[near, width])))
+            (near * width - 1, seconds / self._several(near * width), float(len(self.measured[near, width])))
             for (known, width), seconds in self._medians.items()
             if known == near
         ]

@@ -29,8 +29,9 @@ class GoodputLength(Length):
         self.terms = terms
         knowledge = terms.knowledge or Knowledge()
         self.known, self.seen = knowledge.acceptance, Acceptance()
-        self.costs = Costs(terms.target_step, terms.draft_step, terms.position_cost)
-        self.measured = self.costs if terms.free else Costs(terms.target_step, terms.draft_step, terms.position_cost)
+        expected = (terms.target_step, terms.draft_step, terms.position_cost, terms.second_cost)
+        self.costs = Costs(*expected)
+        self.measured = self.costs if terms.free else Costs(*expected)
         if knowledge.costs is not None:
             self.costs.take(knowledge.costs)
         self.planners: dict[int, Planner] = {}

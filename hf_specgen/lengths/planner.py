@@ -30,6 +30,9 @@ LAST = 0.85
 BLIND_BAR, BLIND_EVIDENCE = 0.15, 5
 """Where costs are only estimated and neighbours may not be looked at, a row may share each forward with others, who pay
 for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
+FAMILIAR, UNKNOWN = 4.0, 12.0
+"""Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
+of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
 SURE = 1.3
 """An expected rate from which on plain decoding need not be timed to know that drafting pays."""
 
@@ -57,7 +60,7 @@ class Planner:
     def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
         self.terms, self.costs, self.longest = terms, costs, longest
         self.blind = not terms.free and not costs.measured
-        self.together = Acceptance(known, strength=4.0 if known.classes else 2.0)
+        self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
@@ -85,8 +88,11 @@ class Planner:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
                 return [self._trial(p, drafting) for p in prospects]
-        elif not self._plain_is_unknown():
+        elif self._plain_is_known():
             return [self._choice(p, with_model, width) for p in prospects]
+        elif not self.terms.second_cost:
+            self.width = 1
+            return [self._choice(p, with_model, min(width, 1)) for p in prospects]
         return [NOTHING] * self.size
 
     def goes_on(self, rows: list, step: int, tops: list[float]) -> bool:
@@ -230,11 +236,13 @@ class Planner:
                 best = max(best, (tokens - price * (model_time + wider), True, width))
         return best[1:]
 
-    def _plain_is_unknown(self) -> bool:
-        """Whether a plain step should be timed first: it is all that drafting is judged by, where the gain is small."""
+    def _plain_is_known(self) -> bool:
+        """Whether it is known what a plain step takes, by which drafting is judged: where the gain is small, it should
+        be timed first. A step of two positions tells as much, where a second one costs no more than the next ones."""
         if not self.terms.free or self.rate > SURE:
-            return False
-        return not any(self.costs.knows(rows, 1) for rows in range((self.size + 1) // 2, 2 * self.size + 1))
+            return True
+        near, widths = range((self.size + 1) // 2, 2 * self.size + 1), (1,) if self.terms.second_cost else (1, 2)
+        return any(self.costs.knows(rows, width) for rows in near for width in widths)
 
     def _choice(self, p: Prospect, with_model: bool, width: int) -> Choice:
         if p.lookup is not None and width and (not with_model or p.found[min(width, len(p.found) - 1)] >= p.model):

@@ -81,6 +81,14 @@ def test_one_mask_serves_many_layers_and_two_masks_are_told_apart(counted):
     assert counted == [4]
 
 
+@pytest.mark.parametrize("groups", [2, 7])
+def test_a_single_query_needs_no_mask_to_be_folded(groups, counted):
+    query, key, value, _ = inputs(groups, 1, torch.float32)
+    wanted = sdpa_attention_forward(Layer(groups), query, key, value, None, scaling=0.1)[0]
+    torch.testing.assert_close(folded(Layer(groups), query, key, value, None, scaling=0.1), wanted, atol=1e-6, rtol=0)
+    assert counted == [1]
+
+
 @pytest.mark.parametrize("case", ["no mask", "one query head per key head", "training", "dropout", "mask per head"])
 def test_what_cannot_be_folded_is_passed_on(case, counted):
     groups = 1 if case == "one query head per key head" else 4

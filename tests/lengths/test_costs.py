@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toys import tiny
 from transformers import MixtralConfig
 
-from hf_specgen.lengths.costs import KEPT, Costs, bytes_read, expected_step
+from hf_specgen.lengths.costs import KEPT, Costs, bytes_read, expected_step, position_costs
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------
@@ -81,6 +81,7 @@ def test_a_draft_of_unknown_size_counts_as_a_tenth():
 
 
 @settings(max_examples=60, deadline=None)
+@example(1.0, 0.5, 1, [1, 6])  # far dearer than expected, and never twice in a row
 @given(st.floats(0.2, 5.0), st.floats(0.0, 0.5), st.sampled_from([1, 2, 8]), st.lists(st.integers(1, 16), min_size=1))
 def test_a_machine_that_costs_by_the_position_is_learned(level, slope, rows, widths):
     """Told otherwise at first. Where one width was seen only, its own cost is right; where several, those between."""
@@ -103,6 +104,26 @@ def test_a_machine_that_works_in_steps_is_learned_where_it_was_seen():
     for width in (1, 4, 5, 8) * KEPT:
         costs.observe_target(1, width, 1.0 if width <= 4 else 2.0)
     assert costs.target(1, 4) < 1.25 and costs.target(1, 5) > 1.75
+
+
+def test_a_second_position_may_cost_more_than_the_others():
+    costs = Costs(2.0, 0.5, 0.1, second=0.5)
+    assert costs.target(1, 1) == 2.0 and costs.target(1, 2) == pytest.approx(3.3)
+    assert costs.target(1, 6) == costs.target(3, 2) == pytest.approx(4.5)
+    for _ in range(KEPT):
+        costs.observe_target(1, 1, 20.0)
+    assert costs.target(1, 6) == pytest.approx(45.0), "told of a machine, the shape stays"
+    for _ in range(5 * KEPT):
+        for width in range(1, 7):
+            costs.observe_target(1, width, 20.0)
+    assert all(costs.target(1, width) == pytest.approx(20.0, rel=0.1) for width in range(1, 7)), "until it is seen"
+
+
+@pytest.mark.parametrize(
+    "dtype, expected", [(torch.bfloat16, (0.06, 0.0)), (torch.float32, (0.02, 0.3)), (torch.float16, (0.9, 0.0))]
+)
+def test_what_positions_cost_a_cpu_depends_on_the_dtype(dtype, expected):
+    assert position_costs(tiny().to(dtype)) == expected
 
 
 def test_a_median_bears_what_is_disturbed_now_and_then():

@@ -127,13 +127,18 @@ def test_costs_by_width_decide_where_they_rise_in_steps():
 
 
 def test_a_plain_step_is_timed_before_a_draft_of_small_gain_is_judged():
+    """Or one of two positions, where that tells as much."""
     machine = Machine(0.4, 0.02)
-    alphas = sure_of({("draft", 0): 0.75})
-    small = Planner(machine.terms(), Costs(1.0, 0.4, 0.02), alphas, LONGEST)
-    assert 1 < best_constant(machine, 0.75, 8) < SURE
+    alphas = sure_of({("draft", 0): 0.78})
+    assert 1 < best_constant(machine, 0.78, 8) < SURE
+    small = Planner(machine.terms(second_cost=0.05), Costs(1.0, 0.4, 0.02, 0.05), alphas, LONGEST)
     assert choose(small, [[Offer("draft", 50)]]) == [NOTHING]
     small.costs.observe_target(1, 1, 1.0)
-    assert choose(small, [[Offer("draft", 50)]])[0].width > 0
+    assert choose(small, [[Offer("draft", 50)]])[0].width > 1
+    level = Planner(machine.terms(), Costs(1.0, 0.4, 0.02), alphas, LONGEST)
+    assert choose(level, [[Offer("draft", 50)]])[0].width == 1
+    level.costs.observe_target(1, 2, 1.0)
+    assert choose(level, [[Offer("draft", 50)]])[0].width > 1
     fixed = Planner(machine.terms(free=False), Costs(1.0, 0.2, 0.02), alphas, LONGEST)
     assert choose(fixed, [[Offer("draft", 50)]])[0].width > 0, "where clocks are not looked at, nothing is timed"
 
