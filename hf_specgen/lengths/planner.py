@@ -27,9 +27,10 @@ DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
 LAST = 0.85
 """Rows that have so large a part of the longest rest before them may come to be the last."""
-BLIND_BAR, BLIND_EVIDENCE = 0.15, 5
+BLIND_POSITIONS, BLIND_EVIDENCE = 1.5, 5
 """Where costs are only estimated and neighbours may not be looked at, a row may share each forward with others, who pay
-for what it drafts: so the model has to gain more, and a match to be longer (see `drafters.lookup.evidence`)."""
+for what it drafts: so the model has to gain more, namely so many positions' cost, and a match has to be longer (see
+`drafters.lookup.evidence`)."""
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
@@ -82,7 +83,7 @@ class Planner:
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        bar = BLIND_BAR if self.blind else MARGIN
+        bar = max(MARGIN, BLIND_POSITIONS * self.terms.position_cost if self.blind else 0.0)
         with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
         if not with_model and not width:
             drafting = model_time is not None
