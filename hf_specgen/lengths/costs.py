@@ -83,6 +83,14 @@ class Costs:
     def knows(self, rows: int, width: int) -> bool:
         return (rows, width) in self.measured
 
+    @property
+    def usual_rows(self) -> int:
+        """How many rows most of the measured forwards had; 1 if none was measured."""
+        seen: dict[int, int] = {}
+        for (rows, _), times in self.measured.items():
+            seen[rows] = seen.get(rows, 0) + len(times)
+        return max(seen, key=lambda rows: (seen[rows], -rows), default=1)
+
     def target(self, rows: int, width: int) -> float:
         """One forward of the target: `width` positions in each of `rows` rows."""
         if (rows, width) not in self._targets:

@@ -13,6 +13,9 @@ from .costs import Costs
 from .knowledge import Knowledge
 from .planner import LONGEST, Planner
 
+SHARED = 3.0
+"""What a position counts for where costs are only estimated and neighbours may not be looked at: a row's forwards may
+be shared by others, and in a batch a CPU pays for every position (8 rows: 0.3 of a step for one more each)."""
 TOGETHER = -1
 """In place of a row's index: all rows."""
 
@@ -29,10 +32,13 @@ class GoodputLength(Length):
         self.terms = terms
         knowledge = terms.knowledge or Knowledge()
         self.known, self.seen = knowledge.acceptance, Acceptance()
-        expected = (terms.target_step, terms.draft_step, terms.position_cost, terms.second_cost)
-        self.costs = Costs(*expected)
-        self.measured = self.costs if terms.free else Costs(*expected)
-        if knowledge.costs is not None:
+        known = knowledge.costs is not None
+        shared = 1.0 if terms.free or known else SHARED
+        self.costs = Costs(terms.target_step, terms.draft_step, shared * terms.position_cost, terms.second_cost)
+        self.measured = self.costs
+        if not terms.free:
+            self.measured = Costs(terms.target_step, terms.draft_step, terms.position_cost, terms.second_cost)
+        if known:
             self.costs.take(knowledge.costs)
         self.planners: dict[int, Planner] = {}
 

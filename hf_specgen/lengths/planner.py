@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 from .base import NOTHING, Choice, Round, Terms
-from .budget import ALLOWANCE, Budget
+from .budget import Budget
 from .costs import Costs
 from .means import FadingMean
 from .offer import Offer
@@ -27,10 +27,9 @@ DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
 LAST = 0.85
 """Rows that have so large a part of the longest rest before them may come to be the last."""
-BLIND_POSITIONS, BLIND_EVIDENCE = 1.5, 5
-"""Where costs are only estimated and neighbours may not be looked at, a row may share each forward with others, who pay
-for what it drafts: so the model has to gain more, namely so many positions' cost, and a match has to be longer (see
-`drafters.lookup.evidence`)."""
+BLIND_EVIDENCE = 5
+"""Where costs are only estimated and neighbours may not be looked at, a match has to be longer (see
+`drafters.lookup.evidence`): the others pay for what it drafts."""
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
@@ -65,7 +64,7 @@ class Planner:
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)  # others may pay for this row's trials
+        self.budget = Budget()
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.rate = 1.0  # R
@@ -83,8 +82,7 @@ class Planner:
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        bar = max(MARGIN, BLIND_POSITIONS * self.terms.position_cost if self.blind else 0.0)
-        with_model, width = self._best(prospects, model_time if self.rate > 1 + bar else None)
+        with_model, width = self._best(prospects, model_time if self.rate > 1 + MARGIN else None)
         if not with_model and not width:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
@@ -106,7 +104,7 @@ class Planner:
             guess = min(0.98, top) if self.terms.greedy else acceptance.rate(DRAFT, 0, step)
             self.chances[row.index] *= acceptance.confident(top, guess)
             worth += self.worth[row.index] * self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
-        more = self.costs.position(self.size) / self.costs.target(self.size, 1) + self._draft_time()
+        more = self.costs.position(self.sharing) / self.costs.target(self.sharing, 1) + self._draft_time()
         return worth > self.rate * more
 
     def learn(self, rounds: list[Round], time: float) -> None:
@@ -131,10 +129,17 @@ class Planner:
 
     def time(self, drafted: int, steps: int) -> float:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
-        return self.costs.target(self.size, drafted + 1) / self.costs.target(self.size, 1) + steps * self._draft_time()
+        plain = self.costs.target(self.sharing, 1)
+        return self.costs.target(self.sharing, drafted + 1) / plain + steps * self._draft_time()
+
+    @property
+    def sharing(self) -> int:
+        """Rows that a forward is taken to have: where neighbours may not be looked at, as many as it mostly had when
+        the costs were measured."""
+        return self.size if self.terms.free else self.costs.usual_rows
 
     def _draft_time(self) -> float:
-        return self.costs.draft(self.size) / self.costs.target(self.size, 1)
+        return self.costs.draft(self.sharing) / self.costs.target(self.sharing, 1)
 
     def _acceptance(self, index: int) -> Acceptance:
         if not self.several:  # what was seen of the only row must not count twice
@@ -197,8 +202,10 @@ class Planner:
         return time
 
     def _affordable(self, most: int, with_model: bool) -> int:
-        """So many tokens that the round stays within the budget even if all of them are rejected."""
-        while most and not self.budget.allows(self.time(most, most if with_model else 0) - 1):
+        """So many tokens that the round stays within the budget even if all of them are rejected. Half of what may be
+        lost is the model's: wrong matches must not take its chance from it."""
+        kept = 0.0 if with_model else self.budget.allowance / 2
+        while most and not self.budget.allows(self.time(most, most if with_model else 0) - 1 + kept):
             most -= 1
         return most
 

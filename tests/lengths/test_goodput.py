@@ -155,7 +155,7 @@ def test_acceptance_that_collapses_turns_it_off_and_one_that_comes_back_on_again
     told = None if top is None else tops
     played = play(GoodputLength(), machine, lambda row, n, *_: right(n), 320, tops=told, free=free)
     drafted = played.drafted()
-    assert min(drafted[10:40]) > 2
+    assert min(drafted[10:40]) >= 2
     assert sum(played.times[40:240]) - 200 < 25, "what the 200 rounds cost more than without drafts"
     assert sum(played.times[80:240]) - 160 < 5 and max(drafted[60:240]) <= 2, "rare trials, and short ones"
     back = next(n for n in range(240, 320) if all(drafted[n : n + 5]))
