@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 from .base import NOTHING, Choice, Round, Terms
-from .budget import Budget
+from .budget import ALLOWANCE, Budget
 from .costs import Costs
 from .means import FadingMean
 from .offer import Offer
@@ -64,7 +64,9 @@ class Planner:
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        self.budget = Budget()
+        # Neighbours that do not gain pay for this row's trials, and a row that only breaks even holds up the batch.
+        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)
+        self.bar = max(MARGIN, terms.position_cost) if self.blind else MARGIN
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.rate = 1.0  # R
@@ -82,7 +84,7 @@ class Planner:
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        with_model, width = self._best(prospects, model_time if self.rate > 1 + MARGIN else None)
+        with_model, width = self._best(prospects, model_time if self.rate > 1 + self.bar else None)
         if not with_model and not width:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
