@@ -206,6 +206,14 @@ def pair():
     return target, early_exit(target)
 
 
+@pytest.fixture(autouse=True)
+def cheap_positions(monkeypatch):
+    """As on a GPU: both sources are used."""
+    from hf_specgen.decoding import call
+
+    monkeypatch.setattr(call, "position_costs", lambda model: (0.01, 0.0))
+
+
 @torch.no_grad()
 def exact_law(target) -> torch.Tensor:
     """Of the first three tokens."""
