@@ -12,14 +12,18 @@ from ..checkpoints.memory import active_experts
 
 SLOW = {torch.float32: (2, 3, 6, 7), torch.bfloat16: (1,)}
 """Numbers of positions, over all rows, that take longer than some larger one."""
+LEAST = 256
+"""Hidden size from which on it matters: smaller layers take less time than the Python around them."""
 
 
 def slow_counts(model) -> tuple[int, ...]:
     """Those of a model: none off the CPU, for quantized weights (their kernels differ), for experts (padding would ask
     for more of them), and where padding has no place (no position ids, states that cannot go back)."""
-    experts = active_experts(compat.text_config(model).to_dict()) < 1
+    config = compat.text_config(model)
+    small = (getattr(config, "hidden_size", None) or 0) < LEAST
+    experts = active_experts(config.to_dict()) < 1
     places = "position_ids" in compat.forward_parameters(model) and not model.config.is_encoder_decoder
-    if model.device.type != "cpu" or getattr(model, "is_quantized", False) or experts or not places:
+    if model.device.type != "cpu" or getattr(model, "is_quantized", False) or small or experts or not places:
         return ()
     return SLOW.get(model.dtype, ())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 from .base import NOTHING, Choice, Round, Terms
-from .budget import ALLOWANCE, Budget
+from .budget import Budget
 from .costs import Costs
 from .means import FadingMean
 from .offer import Offer
@@ -64,8 +64,8 @@ class Planner:
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        # Neighbours that do not gain pay for this row's trials, and a row that only breaks even holds up the batch.
-        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)
+        self.budget = Budget()
+        # A row that only breaks even holds up those beside it.
         self.bar = max(MARGIN, terms.position_cost) if self.blind else MARGIN
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted

@@ -10,6 +10,12 @@ from toys import batch_of, plain, prompts, spec, text, tiny
 from hf_specgen.cache import widths
 from hf_specgen.cache.widths import SLOW, fast_width, slow_counts
 
+
+@pytest.fixture(autouse=True)
+def toys_are_padded(monkeypatch):
+    monkeypatch.setattr(widths, "LEAST", 0)
+
+
 ALWAYS = tuple(range(1, 200, 2))  # every other number of positions is slow: something is padded in nearly every forward
 
 
@@ -29,12 +35,15 @@ def test_half_precision_avoids_a_single_position_only():
     assert fast_width(2, 1, SLOW[torch.bfloat16]) == 1
 
 
-def test_no_model_is_padded_that_could_suffer():
+def test_no_model_is_padded_that_could_suffer(monkeypatch):
     model = tiny()
     assert slow_counts(model) == SLOW[torch.float32]
     assert slow_counts(copy.deepcopy(model).bfloat16()) == SLOW[torch.bfloat16]
     assert slow_counts(copy.deepcopy(model).half()) == ()
     assert slow_counts(model.to("meta")) == (), "not on a CPU"
+    monkeypatch.setattr(widths, "LEAST", 256)
+    assert slow_counts(tiny()) == (), "too small"
+    monkeypatch.setattr(widths, "LEAST", 0)
     quantized = tiny()
     quantized.is_quantized = True
     assert slow_counts(quantized) == ()
