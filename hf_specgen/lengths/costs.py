@@ -18,8 +18,8 @@ POSITION_COST = {"cuda": 0.01, "xpu": 0.01, "mps": 0.03, "cpu": 0.06}
 """One more position in a forward, as a part of a forward of one: decoding is bound by the reading of weights, the more
 so the more a device can compute. On the CPU (measured: bfloat16, AMD Zen 4) 0.03 to 0.1."""
 SLOW_CPU = {torch.float32: (0.02, 0.3), torch.float16: (0.9, 0.0)}
-"""On a CPU in other dtypes (the same machine): one more position, and what any forward of several costs besides. Several
-positions take another kernel in float32 (see `cache.widths`), and in float16 one after the other."""
+"""On a CPU in other dtypes (the same machine): one more position, and what any forward of several costs besides: these
+take another kernel in float32 (see `cache.widths`), and go one by one in float16."""
 KEPT = 7
 """Measurements of a kind that are kept: their median bears three disturbed ones."""
 DISTURBED = 2.5

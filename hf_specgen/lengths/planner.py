@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 from .base import NOTHING, Choice, Round, Terms
-from .budget import Budget
+from .budget import ALLOWANCE, Budget
 from .costs import Costs
 from .means import FadingMean
 from .offer import Offer
@@ -30,6 +30,9 @@ LAST = 0.85
 BLIND_EVIDENCE = 5
 """Where costs are only estimated and neighbours may not be looked at, a match has to be longer (see
 `drafters.lookup.evidence`): the others pay for what it drafts."""
+BLIND_WIDTH = 0.06
+"""And the model drafts no more tokens than cost so much of a step: in a forward that is shared, the longest draft is paid
+for by all. On a CPU this leaves one token, on a GPU six."""
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
@@ -58,14 +61,17 @@ class Planner:
     """
 
     def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
-        self.terms, self.costs, self.longest = terms, costs, longest
+        self.terms, self.costs = terms, costs
         self.blind = not terms.free and not costs.measured
+        self.longest = longest
+        if self.blind and terms.position_cost:
+            self.longest = min(longest, max(1, round(BLIND_WIDTH / terms.position_cost)))
         self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        self.budget = Budget()
-        # A row that only breaks even holds up those beside it.
+        # Neighbours that do not gain pay for this row's trials, and a row that only breaks even holds them up.
+        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)
         self.bar = max(MARGIN, terms.position_cost) if self.blind else MARGIN
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
@@ -204,9 +210,9 @@ class Planner:
         return time
 
     def _affordable(self, most: int, with_model: bool) -> int:
-        """So many tokens that the round stays within the budget even if all of them are rejected. Half of what may be
-        lost is the model's: wrong matches must not take its chance from it."""
-        kept = 0.0 if with_model else self.budget.allowance / 2
+        """So many tokens that the round stays within the budget even if all of them are rejected. A part of what may
+        be lost is the model's: wrong matches must not take its chance from it."""
+        kept = 0.0 if with_model else self.budget.allowance / 4
         while most and not self.budget.allows(self.time(most, most if with_model else 0) - 1 + kept):
             most -= 1
         return most

@@ -21,8 +21,10 @@ ALWAYS = tuple(range(1, 200, 2))  # every other number of positions is slow: som
 
 @pytest.mark.parametrize(
     "rows, width, expected",
-    [(1, 1, 1), (1, 2, 4), (1, 3, 4), (1, 4, 4), (1, 5, 5), (1, 6, 8), (1, 7, 8), (1, 9, 9)]
-    + [(2, 1, 2), (2, 2, 2), (2, 3, 4), (3, 1, 3), (6, 1, 2), (7, 1, 2), (8, 1, 1)],
+    [
+        *[(1, 1, 1), (1, 2, 4), (1, 3, 4), (1, 4, 4), (1, 5, 5), (1, 6, 8), (1, 7, 8), (1, 9, 9)],
+        *[(2, 1, 2), (2, 2, 2), (2, 3, 4), (3, 1, 3), (6, 1, 2), (7, 1, 2), (8, 1, 1)],
+    ],
 )
 def test_the_next_quick_width_in_float32(rows, width, expected):
     found = fast_width(rows, width, SLOW[torch.float32])

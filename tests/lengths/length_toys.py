@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hf_specgen.lengths import Terms
 from hf_specgen.lengths.base import Round, Seconds
+from hf_specgen.lengths.knowledge import Knowledge
 from hf_specgen.lengths.offer import Offer
 
 
@@ -37,7 +38,10 @@ class Machine:
         return (self.target(rows, drafted + 1) + steps * self.draft(rows)) / self.target(rows, 1)
 
     def terms(self, **more) -> Terms:
-        """What a rule is told of it."""
+        """What a rule is told of it; where it may not look at the clock, as a session would tell it."""
+        if not more.get("free", True) and more.get("knowledge") is None:
+            widths = [[1, width, self.target(1, width)] for width in (1, 2, 9)]
+            more["knowledge"] = Knowledge({"target": widths, "draft": [[1, self.draft(1)]]})
         return Terms(target_step=1.0, draft_step=self.step, position_cost=self.position, **more)
 
 

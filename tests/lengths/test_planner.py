@@ -8,6 +8,7 @@ from length_toys import Machine, ToyRow, best_constant
 from hf_specgen.lengths.acceptance import Acceptance, Count
 from hf_specgen.lengths.base import NOTHING
 from hf_specgen.lengths.costs import Costs
+from hf_specgen.lengths.knowledge import Knowledge
 from hf_specgen.lengths.offer import Offer
 from hf_specgen.lengths.planner import LONGEST, MARGIN, SURE, Planner
 
@@ -141,6 +142,14 @@ def test_a_plain_step_is_timed_before_a_draft_of_small_gain_is_judged():
     assert choose(level, [[Offer("draft", 50)]])[0].width > 1
     fixed = Planner(machine.terms(free=False), Costs(1.0, 0.2, 0.02), alphas, LONGEST)
     assert choose(fixed, [[Offer("draft", 50)]])[0].width > 0, "where clocks are not looked at, nothing is timed"
+
+
+@pytest.mark.parametrize("position, most", [(0.06, 1), (0.01, 6), (0.9, 1), (0.0, LONGEST)])
+def test_planned_blindly_a_draft_is_no_longer_than_neighbours_may_pay_for(position, most):
+    terms = Machine(0.02, position).terms(free=False, knowledge=Knowledge())
+    blind = Planner(terms, Costs(1.0, 0.02, position), sure_of({("draft", 0): 0.98}), LONGEST)
+    blind.begun = True
+    assert 0 <= choose(blind, [[Offer("draft", 50)]])[0].width <= most == blind.longest
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])
