@@ -31,8 +31,8 @@ BLIND_EVIDENCE = 5
 """Where costs are only estimated and neighbours may not be looked at, a match has to be longer (see
 `drafters.lookup.evidence`): the others pay for what it drafts."""
 BLIND_WIDTH = 0.06
-"""And the model drafts no more tokens than cost so much of a step: in a forward that is shared, the longest draft is paid
-for by all. On a CPU this leaves one token, on a GPU six."""
+"""And the model drafts no more tokens than cost so much of a step: in a forward that is shared, all pay for the longest
+draft. On a CPU this leaves one token, on a GPU six."""
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
