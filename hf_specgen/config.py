@@ -59,6 +59,8 @@ class SpecConfig:
             of the prompt.
         assistant_confidence_threshold: a row stops drafting, before drawing, once the draft's most probable token has
             less than this probability. None or 0 = off.
+        compile: True compiles the steps of both models (torch.compile; CUDA graphs on a GPU), once per model and shape of
+            a step. What cannot be compiled decodes as without it, with one warning. None: False.
         generator: a `torch.Generator`, or a list of one (or None) per row; None = torch's global one.
         spec_session: keeps both models' caches from call to call, so that a turn reads only what is new.
         knowledge: costs and acceptance to start from, where a session does not know better.
@@ -75,6 +77,7 @@ class SpecConfig:
     max_matching_ngram_size: int | None = None
     draft_vocab_size: int | list[int] | None = None
     assistant_confidence_threshold: float | None = None
+    compile: bool | None = None
     generator: torch.Generator | list[torch.Generator | None] | None = None
     spec_session: SpecSession | None = None
     knowledge: Knowledge | None = field(default=None, repr=False)
@@ -132,6 +135,7 @@ class SpecConfig:
             "assistant_confidence_threshold",
             "pass a probability between 0 and 1, or None for off.",
         )
+        unless(self.compile is None or isinstance(self.compile, bool), "compile", "pass True or False.")
         session = self.spec_session
         unless(session is None or isinstance(session, SpecSession), "spec_session", "pass a hf_specgen.SpecSession().")
 
@@ -223,7 +227,7 @@ FOUND = ("knowledge", "off_reason", "tuned")
 """What a configuration knows besides its settings."""
 ARGUMENTS = tuple(f.name for f in fields(SpecConfig) if f.name not in FOUND)
 """Settings that `generate` takes."""
-_OURS = ("spec_strategy", "spec_fallback", "spec_source", "draft_vocab_size", "generator", "spec_session")
+_OURS = ("spec_strategy", "spec_fallback", "spec_source", "draft_vocab_size", "compile", "generator", "spec_session")
 """Those that transformers does not know."""
 SHARED = tuple(name for name in ARGUMENTS if name not in _OURS)
 """Also fields of GenerationConfig."""

@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from .. import compat
 from . import attention, probe, widths
 from .beside import Beside
+from .compiled import Compiled, compiling, wanted
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
 from .states import RowStates
@@ -104,6 +105,7 @@ class Reader:
         self.ids_name = ids_name(model)
         self.own_inputs = compat.prepares_inputs(model)
         self.slow_counts = () if cache.states is not None else widths.slow_counts(model)
+        self.uncompiled: str | None = None  # why it is not to be compiled, where its owner knows
         self.forwards = 0
         self.context = compat.context_length(model)
         self.order = list(range(len(cache.lengths)))  # per row: its index in the batch
@@ -128,7 +130,13 @@ class Reader:
             or self.config._attn_implementation not in RAGGED_IMPLEMENTATIONS
         ):
             return False
-        return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
+        with compiling(False):  # a probe has readers of its own
+            return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
+
+    @functools.cached_property
+    def compiled(self) -> Compiled | None:
+        """Its compiled forwards, if they can be compiled; asked when the first is wanted."""
+        return Compiled.of(self)
 
     @property
     def lengths(self) -> list[int]:
@@ -170,6 +178,10 @@ class Reader:
         return logits
 
     def _forward(self, ids: torch.Tensor, counts: list[int], rows: list[int] | None, keep: int | None) -> torch.Tensor:
+        if wanted() and self.compiled is not None:
+            logits = self.compiled.read(self, ids, counts, keep)
+            if logits is not None:
+                return logits
         padding = widths.fast_width(*ids.shape, self.slow_counts) - ids.shape[1]
         if padding:
             ids = torch.cat([ids, ids[:, -1:].expand(-1, padding)], dim=1)

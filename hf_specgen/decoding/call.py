@@ -8,6 +8,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.generation.logits_process import PrefixConstrainedLogitsProcessor
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from ..cache.compiled import compiling
 from ..cache.reader import new_cache, read_ends
 from ..cache.stock import Export, own_part, put_back_on_error, refuse_unknown_layers
 from ..config import SpecConfig
@@ -164,7 +165,8 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     )
     clock.restart()
     try:
-        loop.run(read.logits)
+        with compiling(settings.compile):
+            loop.run(read.logits)
     except SpecUnsupportedError as error:  # which promises that nothing has been decoded
         raise SpecDraftError(f"In the middle of the text: {error}") from error
     pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)

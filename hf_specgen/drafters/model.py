@@ -95,6 +95,8 @@ class ModelDrafter(Drafter):
         else:
             self._read_prompts(texts)
         self.reader.model = self.network
+        if self.trimmed is not None:
+            self.reader.uncompiled = "draft_vocab_size gives it another output layer in each call"
         self.held = [held if ok else [] for ok, held in zip(fits, self.held, strict=True)]
         self.reader.lengths[:] = map(len, self.held)
         if self.keep is not None:
