@@ -229,7 +229,7 @@ def _heal(model, kwargs, tokenizer) -> None:
 
 def _needs_no_loop(settings: SpecConfig, stream: Stream) -> bool:
     """Whether a call without drafts asks for nothing but what plain decoding does, at no cost at all."""
-    asked = settings.generator is not None or settings.spec_session is not None or stream.by_row
+    asked = settings.generator is not None or settings.spec_session is not None or stream.by_row or settings.compile
     return settings.spec_source == "none" and settings.spec_strategy != "coupled" and not asked
 
 

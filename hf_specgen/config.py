@@ -59,8 +59,8 @@ class SpecConfig:
             of the prompt.
         assistant_confidence_threshold: a row stops drafting, before drawing, once the draft's most probable token has
             less than this probability. None or 0 = off.
-        compile: True compiles the steps of both models (torch.compile; CUDA graphs on a GPU), once per model and shape of
-            a step. What cannot be compiled decodes as without it, with one warning. None: False.
+        compile: True compiles the steps of both models (torch.compile; CUDA graphs on a GPU), once per model and shape
+            of a step. What cannot be compiled decodes as without it, with one warning. None: False.
         generator: a `torch.Generator`, or a list of one (or None) per row; None = torch's global one.
         spec_session: keeps both models' caches from call to call, so that a turn reads only what is new.
         knowledge: costs and acceptance to start from, where a session does not know better.

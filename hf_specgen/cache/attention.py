@@ -35,9 +35,7 @@ def _install() -> None:
         return
 
     def sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
-        if torch.compiler.is_compiling():  # a ContextVar would break somebody's graph in every layer
-            return stock(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
-        masks = _folded_masks.get()
+        masks = _masks_of_this_forward()
         groups = query.shape[1] // key.shape[1]
         plain = (
             masks is None
@@ -50,6 +48,18 @@ def _install() -> None:
 
     sdpa._hf_specgen_folds = True
     AttentionInterface.register("sdpa", sdpa)
+
+
+@torch.compiler.assume_constant_result  # asked once per graph: a ContextVar would break it in every layer
+def _inside() -> bool:
+    return _folded_masks.get() is not None
+
+
+def _masks_of_this_forward() -> dict | None:
+    """Where folded masks are kept, inside `folding()`; None outside. In a graph, while it is traced."""
+    if torch.compiler.is_compiling():
+        return {} if _inside() else None
+    return _folded_masks.get()
 
 
 def _folded(masks: dict, groups: int, query, key, value, mask, scaling) -> tuple[torch.Tensor, None]:

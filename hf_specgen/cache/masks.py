@@ -42,7 +42,7 @@ def _mask(config, kind: str, cache: RaggedCache, positions: torch.Tensor) -> tor
     window = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}.get(kind)
     window = getattr(config, window) if window else None
     part = next((p for p in cache.parts if p.window == window), None) or Rolling(None, [0] * len(cache.lengths))
-    bases = torch.tensor(part.bases, device=positions.device)[:, None, None]
+    bases = torch.as_tensor(part.bases, device=positions.device)[:, None, None]
     keys = torch.arange(cache.visible_slots(part), device=positions.device) + bases  # [rows, 1, slots]: positions held
     queries = positions[:, :, None]
     mask = keys <= queries

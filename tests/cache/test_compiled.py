@@ -19,8 +19,6 @@ import hf_specgen
 from hf_specgen.cache import compiled
 from hf_specgen.cache.compiled import WIDTHS, steps_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
-
 
 @pytest.fixture(autouse=True)
 def traced_only(monkeypatch):
