@@ -56,8 +56,8 @@ def test_no_model_is_padded_that_could_suffer(monkeypatch):
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2", "bloom", "deepseek_v3"])
 @pytest.mark.parametrize("lengths", [[7], [5, 9, 2]])
 def test_padding_changes_nothing(name, lengths, monkeypatch):
-    """Ids, scores and hidden states are plain decoding's, whatever is padded; models beyond their table of positions,
-    and those that have no place for padding, included."""
+    """Ids, scores and hidden states are plain decoding's, whatever is padded; of models that have no place for padding
+    too."""
     model, draft = build(name), draft_of(name)
     batch = batch_of([text(n, seed=n) for n in lengths])
     options = {"return_dict_in_generate": True, "output_scores": True, "output_hidden_states": True}
@@ -73,6 +73,9 @@ def test_padding_changes_nothing(name, lengths, monkeypatch):
     assert torch.equal(got.sequences, wanted.sequences)
     for mine, theirs in zip(got.scores, wanted.scores, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-4)
+    for mine, theirs in zip(got.hidden_states[1:], wanted.hidden_states[1:], strict=True):
+        for layer, wanted_layer in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(layer, wanted_layer, atol=1e-3, rtol=1e-4)
     if name in ("llama", "gemma3_text") and len(lengths) == 1:
         assert all(n not in ALWAYS for n in positions[1:]), "the prompt is read as it is, every block is padded"
 
