@@ -52,6 +52,11 @@ def forward_parameters(model) -> frozenset[str]:
     return frozenset(inspect.signature(model.forward).parameters)
 
 
+def takes_positions(model) -> bool:
+    """Whether each forward of the model is told the positions of its ids."""
+    return "position_ids" in forward_parameters(model) and not model.config.is_encoder_decoder
+
+
 def takes_cache(model_class: type) -> bool:
     """Whether the class's `forward` takes a transformers `Cache` (XLM's `cache` is a dict of its own)."""
     parameters = _forward(model_class)

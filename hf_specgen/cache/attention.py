@@ -37,12 +37,16 @@ def _install() -> None:
     def sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
         masks = _masks_of_this_forward()
         groups = query.shape[1] // key.shape[1]
-        plain = (
+        unfit = query.shape[2] > 1 if attention_mask is None else attention_mask.shape[1] != 1
+        if (
             masks is None
             or groups == 1
-            or (query.shape[2] > 1 if attention_mask is None else attention_mask.shape[1] != 1)
-        )
-        if plain or dropout or module.training or kwargs.get("position_bias") is not None or kwargs.get("softcap"):
+            or unfit
+            or dropout
+            or module.training
+            or kwargs.get("position_bias") is not None
+            or kwargs.get("softcap")
+        ):
             return stock(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
         return _folded(masks, groups, query, key, value, attention_mask, scaling)
 
@@ -65,15 +69,18 @@ def _masks_of_this_forward() -> dict | None:
 def _folded(masks: dict, groups: int, query, key, value, mask, scaling) -> tuple[torch.Tensor, None]:
     batch, heads, width, dim = query.shape
     kv_heads = heads // groups
-    if (
-        mask is not None and id(mask) not in masks
-    ):  # one mask serves all layers; kept alive beside its folded form so that ids stay unique
-        expanded = mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
-        if expanded.dtype == torch.bool:
-            expanded = torch.zeros_like(expanded, dtype=query.dtype).masked_fill_(~expanded, float("-inf"))
-        masks[id(mask)] = (mask, expanded)
-    mask = masks[id(mask)][1] if mask is not None else None  # a single query without a mask sees everything
+    if mask is not None:  # a single query without one sees everything
+        mask = _folded_mask(masks, groups, mask, query.dtype)
     out = torch.nn.functional.scaled_dot_product_attention(
         query.reshape(batch, kv_heads, groups * width, dim), key, value, attn_mask=mask, scale=scaling
     )
     return out.reshape(batch, heads, width, -1).transpose(1, 2).contiguous(), None
+
+
+def _folded_mask(masks: dict, groups: int, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if id(mask) not in masks:  # one mask serves all layers; kept alive beside its folded form so that ids stay unique
+        expanded = mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
+        if expanded.dtype == torch.bool:
+            expanded = torch.zeros_like(expanded, dtype=dtype).masked_fill_(~expanded, float("-inf"))
+        masks[id(mask)] = (mask, expanded)
+    return masks[id(mask)][1]

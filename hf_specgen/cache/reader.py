@@ -45,7 +45,7 @@ def read_prompt(
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
     if mask is not None:
         inputs["attention_mask"] = mask
-    if "position_ids" in known and not model.config.is_encoder_decoder:
+    if compat.takes_positions(model):
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
         inputs["position_ids"] = positions if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
     if compat.prepares_inputs(model):
@@ -100,7 +100,7 @@ class Reader:
         self.beside, self.shifts, self.collect = beside, shifts, collect
         self.config = compat.text_config(model)
         known = compat.forward_parameters(model)
-        self.takes_positions = "position_ids" in known and not model.config.is_encoder_decoder
+        self.takes_positions = compat.takes_positions(model)
         self.keeps_logits = "logits_to_keep" in known
         self.ids_name = ids_name(model)
         self.own_inputs = compat.prepares_inputs(model)

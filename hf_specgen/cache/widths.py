@@ -18,12 +18,12 @@ LEAST = 256
 
 def slow_counts(model) -> tuple[int, ...]:
     """Those of a model: none off the CPU, for quantized weights (their kernels differ), for experts (padding would ask
-    for more of them), and where padding has no place (no position ids, states that cannot go back)."""
+    for more of them), and where padding has no place (no position ids)."""
     config = compat.text_config(model)
     small = (getattr(config, "hidden_size", None) or 0) < LEAST
     experts = active_experts(config.to_dict()) < 1
-    places = "position_ids" in compat.forward_parameters(model) and not model.config.is_encoder_decoder
-    if model.device.type != "cpu" or getattr(model, "is_quantized", False) or small or experts or not places:
+    suffers = small or experts or getattr(model, "is_quantized", False) or not compat.takes_positions(model)
+    if model.device.type != "cpu" or suffers:
         return ()
     return SLOW.get(model.dtype, ())
 

@@ -33,14 +33,15 @@ class GoodputLength(Length):
         knowledge = terms.knowledge or Knowledge()
         self.known, self.seen = knowledge.acceptance, Acceptance()
         known = knowledge.costs is not None
-        shared = 1.0 if terms.free or known else SHARED
-        self.costs = Costs(terms.target_step, terms.draft_step, shared * terms.position_cost, terms.second_cost)
-        self.measured = self.costs
-        if not terms.free:
-            self.measured = Costs(terms.target_step, terms.draft_step, terms.position_cost, terms.second_cost)
+        self.costs = self._expected(1.0 if terms.free or known else SHARED)
+        self.measured = self.costs if terms.free else self._expected()
         if known:
             self.costs.take(knowledge.costs)
         self.planners: dict[int, Planner] = {}
+
+    def _expected(self, shared: float = 1.0) -> Costs:
+        terms = self.terms
+        return Costs(terms.target_step, terms.draft_step, shared * terms.position_cost, terms.second_cost)
 
     def _planner(self, index: int) -> Planner:
         """Of the row of this index; one for all rows, where they may be planned together."""

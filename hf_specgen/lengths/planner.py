@@ -66,6 +66,8 @@ class Planner:
         self.longest = longest
         if self.blind and terms.position_cost:
             self.longest = min(longest, max(1, round(BLIND_WIDTH / terms.position_cost)))
+        # Rows that a forward is taken to have where neighbours may not be looked at (there, costs do not change).
+        self.usual_rows = costs.usual_rows
         self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
@@ -85,6 +87,7 @@ class Planner:
 
     def choose(self, rows: list, offers: list[list[Offer]]) -> list[Choice]:
         self.size = len(rows)
+        self.sharing = self.size if self.terms.free else self.usual_rows
         self.several = self.several or self.size > 1
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         self.worth = self._worth(rows)
@@ -139,12 +142,6 @@ class Planner:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
         plain = self.costs.target(self.sharing, 1)
         return self.costs.target(self.sharing, drafted + 1) / plain + steps * self._draft_time()
-
-    @property
-    def sharing(self) -> int:
-        """Rows that a forward is taken to have: where neighbours may not be looked at, as many as it mostly had when
-        the costs were measured."""
-        return self.size if self.terms.free else self.costs.usual_rows
 
     def _draft_time(self) -> float:
         return self.costs.draft(self.sharing) / self.costs.target(self.sharing, 1)
