@@ -7,8 +7,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from common import bare_steps, encode, load, machine, read_prompts, timed, tokenizer_of
-from compare import speculate
+from common import bare_steps, encode, load, machine, read_prompts, speculate, timed, tokenizer_of
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ acceptance seen.
 import argparse
 import json
 import statistics
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import bare_steps, encode, load, machine, read_prompts, timed, tokenizer_of
-from transformers.generation.streamers import BaseStreamer
+from common import bare_steps, difference, encode, greedy_call, load, machine, read_prompts, timed, tokenizer_of
 
-import hf_specgen
+from hf_specgen.benchmarking.calls import Call, Models
+from hf_specgen.benchmarking.contenders import Plain, Stock
+from hf_specgen.benchmarking.ours import Ours
 
 
 def main() -> None:
@@ -36,13 +37,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write one JSON line per prompt")
     args = parser.parse_args()
 
-    target, draft, tokenizer = load(args.target, args.dtype), load(args.draft, args.dtype), tokenizer_of(args.target)
-    print(machine())
+    tokenizer = tokenizer_of(args.target)
+    models = Models(load(args.target, args.dtype), load(args.draft, args.dtype), tokenizer)
     k = args.num_assistant_tokens
-    draft.generation_config.num_assistant_tokens = k
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0.0
-
+    contenders = {"plain": Plain(models), "ours": Ours(models, k, "rejection"), "stock": Stock(models, k)}
+    print(machine())
     rows = []
     print(
         f"{'task':14} {'prompt':>6} {'new':>4} {'plain tok/s':>11} {'stock/plain':>11} {'ours/plain':>10} "
@@ -51,15 +50,15 @@ def main() -> None:
     for number, (task, text) in enumerate(read_prompts(args.prompts, args.per_task)):
         if args.repeat_context:
             text = "\n".join([text] * (1 + args.repeat_context // len(tokenizer(text)["input_ids"])))
-        inputs = encode(tokenizer, [text], target.device)
-        columns = inputs["input_ids"].shape[1]
-        common = {"do_sample": False, "pad_token_id": tokenizer.pad_token_id}
+        inputs = encode(tokenizer, [text], models.target.device)
+        call = greedy_call(models.target, inputs, args.max_new_tokens, tokenizer.pad_token_id)
         if number == 0:
-            warm_up(target, draft, inputs, k, common)
-        row = one_prompt(target, draft, inputs, columns, k, args, common)
-        rows.append({"task": task, "prompt": columns, **row})
+            for contender in contenders.values():
+                contender.decode(replace(call, max_new_tokens=8))
+        row = one_prompt(models, contenders, call, k, args.repeats)
+        rows.append({"task": task, "prompt": call.input_ids.shape[1], **row})
         print(
-            f"{task:14} {columns:6} {row['new']:4} {row['plain']:11.2f} {row['stock/plain']:11.2f} "
+            f"{task:14} {call.input_ids.shape[1]:6} {row['new']:4} {row['plain']:11.2f} {row['stock/plain']:11.2f} "
             f"{row['ours/plain']:10.2f} {row['ours/stock']:10.2f} {row['E']:5.2f} {row['measured/ideal']:14.3f}  "
             f"{row['ids']}",
             flush=True,
@@ -71,83 +70,28 @@ def main() -> None:
         print(f"{name:17} median {statistics.median(values):.3f}  min {min(values):.3f}  max {max(values):.3f}")
 
 
-def warm_up(target, draft, inputs, k, common) -> None:
-    target.generate(**inputs, max_new_tokens=8, **common)
-    speculate(target, draft, inputs, 8, k, common)
-    target.generate(**inputs, max_new_tokens=8, assistant_model=draft, **common)
-
-
-def speculate(target, draft, inputs, new, k, common):
-    hf_specgen.enable(target)
-    try:
-        with hf_specgen.collect_stats() as stats:
-            out = target.generate(
-                **inputs,
-                max_new_tokens=new,
-                assistant_model=draft,
-                spec_strategy="rejection",
-                num_assistant_tokens=k,
-                **common,
-            )
-    finally:
-        hf_specgen.disable(target)
-    return out, stats
-
-
-def difference(target, inputs, wanted: torch.Tensor, got: torch.Tensor, common: dict) -> str:
-    """Where two answers part, and how far apart plain's logits for the two tokens are there (0: a tie)."""
-    length = min(len(wanted), len(got))
-    apart = (wanted[:length] != got[:length]).nonzero()
-    if not len(apart):
-        return "equal" if len(wanted) == len(got) else "another length"
-    i = int(apart[0])
-    options = common | {"return_dict_in_generate": True, "output_logits": True}
-    logits = target.generate(**inputs, max_new_tokens=i + 1, **options).logits[i][0]
-    return f"differ at {i}, gap {float(logits[wanted[i]] - logits[got[i]]):.3f}"
-
-
-class Watch(BaseStreamer):
-    """When stock assisted decoding has handed over how many new tokens (its first hand-over ends its prefill)."""
-
-    def __init__(self):
-        self.seen: list[tuple[float, int]] = []
-
-    def put(self, value) -> None:
-        self.seen.append((time.perf_counter(), value.numel()))
-
-    def end(self) -> None:
-        pass
-
-    def decode_rate(self) -> float:
-        """Tokens per second after the first hand-over of new tokens."""
-        (_, _), (start, _), *later = self.seen
-        return sum(count for _, count in later) / (later[-1][0] - start) if later else float("nan")
-
-
-def one_prompt(target, draft, inputs, columns, k, args, common) -> dict:
-    seconds: dict[str, list[float]] = {"plain": [], "stock": [], "ours": []}
-    ratios, decode, new = [], [], args.max_new_tokens
-    for _ in range(args.repeats):
-        taken, wanted = timed(lambda n=new: target.generate(**inputs, max_new_tokens=n, **common))
-        new = wanted.shape[1] - columns
-        seconds["plain"].append(taken)
-        taken, (out, stats) = timed(lambda n=new: speculate(target, draft, inputs, n, k, common))
-        seconds["ours"].append(taken)
-        watch = Watch()
-        stock = {**common, "assistant_model": draft, "streamer": watch}
-        taken, _ = timed(lambda n=new, s=stock: target.generate(**inputs, max_new_tokens=n, **s))
-        seconds["stock"].append(taken)
-        decode.append((stats.emitted - 1) / stats.decode_seconds / watch.decode_rate())
-        middle = wanted[:, : columns + new // 2]
-        t_target, t_draft = bare_steps(target, middle, [k + 1])[k + 1], bare_steps(draft, middle, [1])[1]
-        rounds = stats.rounds - 1
-        if rounds:
-            gained = (stats.emitted - 1) / rounds
-            ratios.append((stats.emitted - 1) / stats.decode_seconds / (gained / (t_target + k * t_draft)))
+def one_prompt(models: Models, contenders: dict, call: Call, k: int, repeats: int) -> dict:
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    ratios, decode = [], []
+    for _ in range(repeats):
+        answers = {}
+        for name, contender in contenders.items():
+            taken, answers[name] = timed(lambda who=contender, what=call: who.decode(what))
+            seconds[name].append(taken)
+            if name == "plain":
+                wanted = answers[name].ids[0]
+                call = replace(call, max_new_tokens=len(wanted))
+        decode.append(rate(answers["ours"]) / rate(answers["stock"]))
+        middle = torch.tensor([wanted[: len(wanted) // 2]], device=call.input_ids.device)
+        middle = torch.cat([call.input_ids, middle], dim=1)
+        t_target, t_draft = bare_steps(models.target, middle, [k + 1])[k + 1], bare_steps(models.draft, middle, [1])[1]
+        stats = answers["ours"].stats
+        if rounds := stats.rounds - 1:
+            ratios.append(rate(answers["ours"]) / ((stats.emitted - 1) / rounds / (t_target + k * t_draft)))
     plain, stock, ours = (statistics.median(seconds[name]) for name in ("plain", "stock", "ours"))
     return {
-        "new": new,
-        "plain": new / plain,
+        "new": len(wanted),
+        "plain": len(wanted) / plain,
         "stock/plain": plain / stock,
         "ours/plain": plain / ours,
         "ours/stock": statistics.median(s / o for s, o in zip(seconds["stock"], seconds["ours"], strict=True)),
@@ -157,8 +101,13 @@ def one_prompt(target, draft, inputs, columns, k, args, common) -> dict:
         "t_target": t_target,
         "t_draft": t_draft,
         "acceptance": stats.acceptance_rate,
-        "ids": difference(target, inputs, wanted[0, columns:], out[0, columns:], common),
+        "ids": difference(models.target, call, wanted, answers["ours"].ids[0]),
     }
+
+
+def rate(answer) -> float:
+    """Tokens per second after the first."""
+    return (len(answer.ids[0]) - 1) / answer.decode_seconds if answer.decode_seconds else float("nan")
 
 
 if __name__ == "__main__":

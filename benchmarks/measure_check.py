@@ -11,13 +11,12 @@ import json
 from pathlib import Path
 
 import torch
-from common import load, machine, timed, tokenizer_of
-from compare import speculate
+from common import load, machine, speculate, timed, tokenizer_of
 
 import hf_specgen
 from hf_specgen.measuring.measure import measure_pair
 from hf_specgen.measuring.prompts import encode, read_prompts
-from hf_specgen.measuring.timing import Ticks
+from hf_specgen.measuring.timing import Watch
 
 
 def main() -> None:
@@ -94,9 +93,9 @@ def decoded(target, draft, inputs, ks, args, common, tokenizers):
     seen, seconds = {k: hf_specgen.SpecStats() for k in ks}, dict.fromkeys(ks, 0.0)
     for _ in range(args.repeats):
         for one in inputs:
-            ticks = Ticks()
-            plain += timed(lambda i=one, t=ticks: plainly(target, i, args.max_new_tokens, t, common))[0]
-            decode += ticks.times[-1] - ticks.times[1]
+            watch = Watch()
+            plain += timed(lambda i=one, w=watch: plainly(target, i, args.max_new_tokens, w, common))[0]
+            decode += watch.decode_seconds
             for k in ks:
                 taken, (_, stats) = timed(
                     lambda i=one, k=k: speculate(target, draft, i, args.max_new_tokens, k, common | tokenizers)
@@ -106,8 +105,8 @@ def decoded(target, draft, inputs, ks, args, common, tokenizers):
     return plain, decode, seen, seconds
 
 
-def plainly(target, inputs, new: int, ticks: Ticks, common: dict):
-    return target.generate(**inputs, max_new_tokens=new, streamer=ticks, **common)
+def plainly(target, inputs, new: int, watch: Watch, common: dict):
+    return target.generate(**inputs, max_new_tokens=new, streamer=watch, **common)
 
 
 if __name__ == "__main__":

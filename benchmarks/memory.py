@@ -12,8 +12,7 @@ import subprocess
 import sys
 
 import torch
-from common import load, machine
-from compare import speculate
+from common import load, machine, speculate
 
 
 def peak(target_folder: str, draft_folder: str, dtype: str, mode: str, length: int, new: int) -> float:

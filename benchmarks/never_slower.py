@@ -14,7 +14,6 @@ statistics, and, "watched", as plain's (then the draft's prefill counts). "whole
 import argparse
 import json
 import statistics
-import time
 import zlib
 from fnmatch import fnmatch
 from itertools import product
@@ -24,10 +23,10 @@ import torch
 from common import encode, load, machine, timed, tokenizer_of
 from toy_drafts import agreement, best_exit, constant_draft, distil, noisy_copy, part_of, random_draft
 from transformers import AutoModelForCausalLM
-from transformers.generation.streamers import BaseStreamer
 
 import hf_specgen
 from hf_specgen.benchmarking.tasks import own_tasks
+from hf_specgen.measuring.timing import Watch
 
 DRAFTS = ("random", "constant", "good", "as-large")
 TEMPERATURES = (0.0, 1.0, 1.3)
@@ -136,32 +135,6 @@ def answers(target, inputs: Inputs, batch: int, tokens: int, temperatures) -> tu
             texts.append(text[len(mask) - int(mask.sum()) :])
             prompts.append(int(mask.sum()))
     return texts, prompts
-
-
-class Watch(BaseStreamer):
-    """When every row had its first new token, and when the last token came; of plain's batches and of ours."""
-
-    def __init__(self, rows: int):
-        self.rows, self.by_row = rows, False
-        self.times: list[float] = []  # of each new token
-        self.prompts = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        if value.dim() == 2:
-            return
-        self.times += [time.perf_counter()] * value.numel()
-
-    def put_row(self, row: int, ids: torch.Tensor) -> None:
-        self.prompts += 1
-        if self.prompts > self.rows:
-            self.put(ids)
-
-    def end(self) -> None:
-        pass
-
-    @property
-    def decode_seconds(self) -> float:
-        return self.times[-1] - self.times[self.rows - 1]
 
 
 def plain(target, options: dict, new: int) -> dict:

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from common import bare_steps, load, machine, timed, tokenizer_of
-from compare import difference, speculate
+from common import bare_steps, difference, greedy_call, load, machine, speculate, timed, tokenizer_of
 
 from hf_specgen.measuring.prompts import encode, read_prompts
 from hf_specgen.quantization import Backend, backend_of
@@ -136,6 +135,7 @@ def one_round(number: int, target, drafts: dict, prompts, args, common: dict) ->
         columns = inputs["input_ids"].shape[1]
         plain, wanted = timed(lambda i=inputs: target.generate(**i, max_new_tokens=args.max_new_tokens, **common))
         new, base = wanted.shape[1] - columns, {"round": number, "set": kind, "prompt": index}
+        call = greedy_call(target, inputs, new, common["pad_token_id"])
         for name in names[turn:] + names[:turn]:
             model = drafts[name]["model"]
             taken, (out, stats) = timed(
@@ -151,7 +151,7 @@ def one_round(number: int, target, drafts: dict, prompts, args, common: dict) ->
                     "accepted": stats.accepted,
                     "drafted": stats.drafted,
                     "step ms": 1e3 * bare_steps(model, wanted[:, : columns + new // 2], [1], repeats=3)[1],
-                    "ids": difference(target, inputs, wanted[0, columns:], out[0, columns:], common),
+                    "ids": difference(target, call, wanted[0, columns:].tolist(), out[0, columns:].tolist()),
                 }
             )
     return runs

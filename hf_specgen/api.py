@@ -15,7 +15,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
-from .config import ARGUMENTS, SpecConfig, take_settings, temperature_of
+from .config import ARGUMENTS, SpecConfig, rows_of, take_settings, temperature_of
 from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
@@ -162,7 +162,7 @@ def _tuned(model, draft, config, kwargs, given) -> SpecConfig | None:
     config = SpecConfig.of(config)
     if config.tuned is not None:
         config.tuned.check(model, draft)
-    return config.at(temperature_of(kwargs, given, model.generation_config))
+    return config.at(temperature_of(kwargs, given, model.generation_config), rows_of(kwargs))
 
 
 def _speculate(model, draft, settings, stream, kwargs):

@@ -34,7 +34,7 @@ SOURCES = ("hybrid", "draft", "lookup", "none")
 
 @dataclass(frozen=True)
 class SpecConfig:
-    """Settings of calls: of one, or those that `hf-specgen tune` has found for each temperature (`tuned`).
+    """Settings of calls: of one, or those that `hf-specgen tune` has found by temperature and batch size (`tuned`).
 
     ```python
     target.generate(**inputs, assistant_model=draft, spec_config="folder")  # that of save_pretrained, or of tune --out
@@ -65,7 +65,7 @@ class SpecConfig:
         spec_session: keeps both models' caches from call to call, so that a turn reads only what is new.
         knowledge: costs and acceptance to start from, where a session does not know better.
         off_reason: why nothing is to be drafted, where `spec_source` is "none".
-        tuned: which pair was tuned, and the settings for each temperature; the ones above are then the first of them.
+        tuned: which pair was tuned, and all the settings that were found; the ones above are then the first of them.
     """
 
     spec_strategy: str
@@ -166,9 +166,10 @@ class SpecConfig:
         """Whether the text itself was asked for as a source, so that no draft is needed."""
         return self.spec_source == "lookup" or (self.spec_source is None and self.prompt_lookup_num_tokens is not None)
 
-    def at(self, temperature: float) -> SpecConfig:
-        """The settings for calls at this temperature (0: greedy): of those that were tuned, the nearest one's."""
-        return self if self.tuned is None else self.tuned.at(temperature)
+    def at(self, temperature: float, rows: int = 1) -> SpecConfig:
+        """The settings for calls at this temperature (0: greedy) with so many rows: of those that were tuned, the
+        nearest ones' (see `Tuned.at`)."""
+        return self if self.tuned is None else self.tuned.at(temperature, rows)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], task: str | None = None) -> SpecConfig:
@@ -264,3 +265,9 @@ def temperature_of(kwargs: dict[str, Any], *configs) -> float:
     if not value("do_sample", False):
         return 0.0
     return float(temperature) if isinstance(temperature, (int, float)) else 1.0  # Whisper takes several
+
+
+def rows_of(kwargs: dict[str, Any]) -> int:
+    """Rows of a call's inputs; 1 where they cannot be counted."""
+    inputs = (kwargs.get(name) for name in ("inputs", "input_ids", "inputs_embeds", "input_features"))
+    return next((len(x) for x in inputs if isinstance(x, torch.Tensor) and x.dim()), 1)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 import hf_specgen
 from hf_specgen import SpecConfig, SpecUnsupportedError
-from hf_specgen.config import ARGUMENTS, take_settings, temperature_of
+from hf_specgen.config import ARGUMENTS, rows_of, take_settings, temperature_of
 from hf_specgen.lengths import GoodputLength, Knowledge
 from hf_specgen.lengths.acceptance import Acceptance, Count
 from hf_specgen.tuning.fingerprint import fingerprint
@@ -89,6 +89,23 @@ def test_the_temperature_of_the_call_chooses(target, draft, batch, tmp_path):
     assert found(do_sample=None) == ("block", 2)
     given = GenerationConfig(do_sample=True, temperature=0.2)
     assert found(do_sample=None, generation_config=given) == ("rejection", 3)
+
+
+def test_the_rows_of_a_greedy_call_choose(target, draft, batch, tmp_path):
+    """Those of a sampled one do not: a row's ids would depend on its neighbours."""
+    entries = (Entry(0.0, K3), Entry(0.0, replace(K3, num_assistant_tokens=2), batch=4))
+    tuned = Tuned(fingerprint(target), fingerprint(draft), entries, batch_sizes=(1, 4))
+    folder = replace(K3, tuned=tuned).save_pretrained(tmp_path).parent
+    for rows in ({}, {"do_sample": True, "num_return_sequences": 2}):
+        assert widest(call(target, batch, assistant_model=draft, spec_config=folder, **rows)[1]) == 3
+    ids, stats = call(target, prompts([7, 4, 6]), assistant_model=draft, spec_config=folder)
+    assert ids == greedy(target, prompts([7, 4, 6])) and widest(stats) == 2
+
+
+def test_how_many_rows_there_are():
+    ids = torch.zeros(3, 5, dtype=torch.long)
+    assert [rows_of({name: ids}) for name in ("inputs", "input_ids", "inputs_embeds")] == [3] * 3
+    assert rows_of({}) == rows_of({"input_ids": None}) == 1
 
 
 def test_what_the_temperature_is():

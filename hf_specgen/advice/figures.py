@@ -1,7 +1,8 @@
 """The figures that rules look at, beside those of `SpecStats`. None: not measured, or on too few rounds.
 
 α is the share of the draft's judged tokens that stay, c the time of a draft forward in target steps (Leviathan et al.
-2023, "Fast Inference from Transformers via Speculative Decoding").
+2023, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192). Unlike accepted / drafted, α does
+not depend on how many are drafted.
 """
 
 from ..stats import RowStats, SpecStats
@@ -17,12 +18,6 @@ def drafts(stats: SpecStats) -> RowStats | None:
     rounds = zip(stats.origins, stats.history, strict=True)
     trace = [entry for source, entry in rounds if source == "draft" and entry[0]]
     return RowStats(trace=trace) if len(trace) >= ROUNDS else None
-
-
-def draft_acceptance(stats: SpecStats) -> float | None:
-    """accepted / drafted, of the draft model."""
-    seen = drafts(stats)
-    return seen and seen.acceptance_rate
 
 
 def first_acceptance(stats: SpecStats) -> float | None:

@@ -39,7 +39,7 @@ class Rule:
     Attributes:
         figure: of a call; None where it was not measured.
         speaks: one of `SIGNS`.
-        source: of the threshold: a paper, a published figure, or one measured here.
+        source: of the threshold: a place in a paper, or the command that measures it; or what it was chosen by.
         seen: a sentence for a call and its figure.
     """
 

@@ -5,6 +5,8 @@ import operator
 from . import figures
 from .rule import Rule
 
+LEVIATHAN = "Leviathan et al. 2023, arXiv 2211.17192"
+
 RULES = (
     Rule(
         name="fallback",
@@ -33,7 +35,7 @@ RULES = (
         figure=lambda stats: stats.actual_speedup,
         speaks=operator.lt,
         threshold=0.97,
-        source="3 % are within the noise of such measurements here",
+        source="the bound of `python benchmarks/never_slower.py TARGET`: 3 % are within its noise",
         seen=lambda _, speedup: f"after the prefill {speedup:.2f}× the speed of plain decoding.",
         means="Drafting cost more than it gave; the other lines say why.",
         do='Leave out num_assistant_tokens: num_assistant_tokens_schedule="goodput" drafts only where it pays.',
@@ -43,7 +45,7 @@ RULES = (
         figure=figures.cost_over_acceptance,
         speaks=operator.ge,
         threshold=1,
-        source="c / α, Leviathan et al. 2023, Corollary 3.9",
+        source=f"c / α; {LEVIATHAN}, Corollary 3.9",
         seen=lambda stats, _: (
             f"a draft forward takes {figures.cost_ratio(stats):.2f} of a target's, and of the judged tokens "
             f"{figures.alpha(stats):.0%} are accepted."
@@ -56,8 +58,8 @@ RULES = (
         figure=figures.first_acceptance,
         speaks=operator.lt,
         threshold=0.4,
-        source="measured here: about 0.55 for SmolLM2-135M, of another family and vocabulary, as draft of "
-        "Qwen2.5-Coder-1.5B (2.1 tokens per forward at K = 4)",
+        source="chosen here, below the 0.55 of SmolLM2-135M, of another family and vocabulary, as draft of "
+        "Qwen2.5-Coder-1.5B (`python benchmarks/vocabularies.py TARGET DRAFT`: 2.1 tokens per forward at K = 4)",
         seen=lambda _, share: f"{share:.0%} of the first drafted tokens are accepted.",
         means="Even a draft of another family does better: this one does not read what the target reads.",
         do="See whether it is of the target's family, tuned for the same chat template, and has the same tokenizer "
@@ -65,21 +67,22 @@ RULES = (
     ),
     Rule(
         name="low acceptance",
-        figure=figures.draft_acceptance,
+        figure=figures.alpha,
         speaks=operator.lt,
         threshold=0.6,
-        source="published guides to speculative decoding",
-        seen=lambda _, share: f"{share:.0%} of the draft's tokens are accepted.",
+        source=f"chosen here: at α = 0.6, no draft gives more than 1 / (1 - α) = 2.5 tokens per forward; {LEVIATHAN}, "
+        "equation 1",
+        seen=lambda _, share: f"{share:.0%} of the draft's judged tokens are accepted.",
         means="Much of the draft's work is thrown away.",
         do="Use a draft nearer to the target (same family, same tuning), or a lower num_assistant_tokens.",
     ),
     Rule(
         name="healthy acceptance",
-        figure=figures.draft_acceptance,
+        figure=figures.alpha,
         speaks=operator.ge,
         threshold=0.7,
-        source="published guides to speculative decoding",
-        seen=lambda _, share: f"{share:.0%} of the draft's tokens are accepted.",
+        source=f"chosen here: from α = 0.7, four drafted tokens give 2.77 or more per forward; {LEVIATHAN}, equation 1",
+        seen=lambda _, share: f"{share:.0%} of the draft's judged tokens are accepted.",
         means="The draft fits the target on these prompts.",
         do="Keep it: what is left to gain is in its cost and in how many tokens it drafts.",
     ),
@@ -88,7 +91,7 @@ RULES = (
         figure=figures.gain_over_price,
         speaks=operator.lt,
         threshold=1,
-        source="gain / price, where E / (1 + c·k) stops rising: Leviathan et al. 2023, Theorem 3.8",
+        source=f"gain / price, where E / (1 + c·k) stops rising; {LEVIATHAN}, Theorem 3.8",
         seen=lambda stats, _: (
             "drafted token {} is accepted in {:.0%} of its rounds, {:.2f} of what its forward costs.".format(
                 *figures.least_paying(stats)
@@ -102,17 +105,20 @@ RULES = (
         figure=lambda stats: stats.temperature,
         speaks=operator.gt,
         threshold=1.0,
-        source="published tables of the speed-up by temperature",
+        source="chosen here; Li et al. 2025, arXiv 2503.01840, Table 1: a draft model for Vicuna-13B makes it 1.92× as "
+        "fast at temperature 0 and 1.60× at 1, and none is higher there",
         seen=lambda _, temperature: f"sampled at temperature {temperature:g}.",
-        means="The flatter the distributions, the less they agree: gains shrink and turn into losses above 1.",
-        do="Sample at 1 or below if the task allows; else leave out num_assistant_tokens, so that drafting can stop.",
+        means="The flatter the distributions, the less they agree: gains shrink, and can turn into losses.",
+        do="Sample at 1 or below if the task allows; else leave out num_assistant_tokens, so that drafting can stop "
+        "(`hf-specgen bench --temperatures 0,1,1.3`).",
     ),
     Rule(
         name="batch",
         figure=figures.verify_over_step,
         speaks=operator.gt,
         threshold=1.5,
-        source="1 in Leviathan et al. 2023; measured here 0.6 to 1.0 for one row, 1.2 for eight rows of two positions",
+        source=f"chosen here; 1 in {LEVIATHAN}, section 3.3; 0.6 to 1.0 for one row (`python benchmarks/steps.py "
+        "TARGET`), 1.2 for eight rows of two positions (`python benchmarks/batch.py TARGET DRAFT`)",
         seen=lambda _, ratio: f"a target forward takes {ratio:.2f} steps of one position.",
         means="It grows with rows × (drafted tokens + 1): arithmetic bounds it, not the reading of weights.",
         do="Decode fewer rows at once or draft fewer tokens; large batches leave little to gain.",
@@ -122,7 +128,7 @@ RULES = (
         figure=lambda stats: figures.prefill_share(stats, short=True),
         speaks=operator.ge,
         threshold=0.5,
-        source="Amdahl's law: whatever comes after, the whole call cannot become twice as fast",
+        source="Amdahl 1967: whatever becomes of the rest, the whole call cannot become twice as fast",
         seen=lambda stats, share: (
             f"{share:.0%} of the time is prefill, for {figures.new_tokens(stats):.0f} new tokens a row."
         ),
@@ -134,7 +140,7 @@ RULES = (
         figure=lambda stats: figures.prefill_share(stats, short=False),
         speaks=operator.ge,
         threshold=0.5,
-        source="Amdahl's law: whatever comes after, the whole call cannot become twice as fast",
+        source="Amdahl 1967: whatever becomes of the rest, the whole call cannot become twice as fast",
         seen=lambda stats, share: (
             f"{share:.0%} of the time is prefill, for {figures.new_tokens(stats):.0f} new tokens a row."
         ),
@@ -147,7 +153,8 @@ RULES = (
         figure=figures.rest_share,
         speaks=operator.gt,
         threshold=0.05,
-        source="measured here: 0.026 (454 ms a round against 442 ms of forwards, eight rows)",
+        source="chosen here, twice what `python benchmarks/batch.py TARGET DRAFT` gives: 454 ms a round of eight rows "
+        "against 442 ms of forwards",
         seen=lambda _, share: f"{share:.0%} of the time after the prefill is spent outside the models' forwards.",
         means="Logits processors, stopping criteria, streamers and Python take it; very small models cannot avoid it.",
         do="Leave out or speed up custom processors, criteria and streamers.",

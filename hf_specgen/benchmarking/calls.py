@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.generation.streamers import BaseStreamer
 
 from ..stats import RowStats, SpecStats
 
@@ -104,6 +102,12 @@ class Answer:
     draft_forwards: int | None = None
 
 
+def eos_of(model: PreTrainedModel) -> tuple[int, ...]:
+    """Ids that end a text of this model's, as `Call.eos`."""
+    eos = model.generation_config.eos_token_id
+    return tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (eos,)
+
+
 def joined(answers: list[Answer]) -> Answer:
     """Of rows that were decoded one after the other."""
     if len(answers) == 1:
@@ -129,49 +133,6 @@ def told(rounds: list[tuple[int, int, str | None]], emitted: int) -> SpecStats:
     """
     row = RowStats(emitted, trace=[(d, a) for d, a, _ in rounds], sources=[s if d else None for d, _, s in rounds])
     return SpecStats(rows=[row], calls=1)
-
-
-class Watch(BaseStreamer):
-    """Notes when `generate` hands over tokens, and how many; of one row or several."""
-
-    def __init__(self, rows: int):
-        self.prompts_left, self.rows = 1, rows
-        self.start = time.perf_counter()
-        self.seen: list[tuple[float, int]] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        if self.prompts_left:  # the first is the prompt
-            self.prompts_left -= 1
-        else:
-            self.seen.append((time.perf_counter(), value.numel()))
-
-    def end(self) -> None:
-        pass
-
-    @property
-    def first_token_seconds(self) -> float | None:
-        return self.seen[0][0] - self.start if self.seen else None
-
-    @property
-    def decode_seconds(self) -> float | None:
-        """After the first token of each row. A first hand-over of more tokens (stock assisted decoding drafts before
-        it reads the prompt) leaves fewer to time: at their rate."""
-        if not self.seen:
-            return None
-        (start, first), *later = self.seen
-        timed = sum(count for _, count in later)
-        return (later[-1][0] - start) * (timed + first - self.rows) / timed if timed else 0.0
-
-
-class RowWatch(Watch):
-    """The same for our batches, which stream row by row."""
-
-    def __init__(self, rows: int):
-        super().__init__(rows)
-        self.prompts_left = rows
-
-    def put_row(self, row: int, ids: torch.Tensor) -> None:
-        self.put(ids)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers.generation import CompileConfig
 
-from .calls import Answer, Call, Models, Watch, joined, settings_of, told
+from ..measuring.timing import Watch
+from .calls import Answer, Call, Models, joined, settings_of, told
 
 
 class Contender(ABC):
@@ -65,7 +66,7 @@ class Stock(Contender):
         if self.k is not None:
             settings = {"num_assistant_tokens": self.k, "num_assistant_tokens_schedule": "constant"}
             settings["assistant_confidence_threshold"] = 0.0
-        watch, widths = Watch(1), []
+        watch, widths = Watch(), []
         hook = target.register_forward_pre_hook(
             lambda _, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..api import SpecGenerationMixin
+from ..measuring.timing import Watch
 from ..stats import collect_stats
-from .calls import Answer, Call, RowWatch
+from .calls import Answer, Call
 from .contenders import Contender
 
 
@@ -21,7 +22,7 @@ class Ours(Contender):
         return options
 
     def decode(self, call: Call) -> Answer:
-        watch, target = RowWatch(len(call.input_ids)), self.models.target
+        watch, target = Watch(len(call.input_ids)), self.models.target
         with collect_stats() as stats:
             out = SpecGenerationMixin.generate(
                 target, **call.options(), **self.options(), spec_strategy=self.strategy, streamer=watch

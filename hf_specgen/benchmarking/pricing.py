@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from .record import Record
 from .summary import PLAIN, Contender, Setting, call_of, labels, tokens_per_second
 
+SMALLEST, LARGEST = 1e-15, 1e15
+"""What is paid, wanted or measured lies between them: beyond, quotients leave what computers can count with."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -177,5 +180,5 @@ def _prices(tokens_per_second: float, terms: Terms) -> tuple[float, int | None, 
 
 
 def _positive(name: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"The {name} is {value:g}: pass a number above 0.")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"The {name} is {value:g}: pass a number above 0 ({SMALLEST:g} to {LARGEST:g}).")

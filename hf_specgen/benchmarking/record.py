@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Record:
     drafted: int | None = None
     accepted: int | None = None
     by_position: list[float | None] | None = None
-    sources: dict[str, list[int]] | None = field(default=None)
+    sources: dict[str, list[int]] | None = None
     ideal_seconds: float | None = None
     peak_bytes: int | None = None
     same_ids: bool | None = None
@@ -77,14 +78,50 @@ class Record:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Record:
-        """Raises ValueError, naming what is missing or unknown."""
-        cell, rest = data.get("cell"), {k: v for k, v in data.items() if k != "cell"}
-        names, cells = {f.name for f in fields(cls)}, {f.name for f in fields(Cell)}
-        if not isinstance(cell, dict) or set(cell) - cells or set(rest) - names:
-            unknown = sorted(set(cell or ()) - cells | set(rest) - names) if isinstance(cell, dict) else "no cell"
-            raise ValueError(f"This is not a record of this version's bench: {unknown}.")
+    def from_dict(cls, data: Any) -> Record:
+        """Raises ValueError for anything but what `to_dict` has given: what is missing, unknown or cannot be."""
         try:
-            return cls(Cell(**cell), **rest)
-        except TypeError as error:
+            if not isinstance(data, dict) or not isinstance(data.get("cell"), dict):
+                raise ValueError(f"{data!r:.60}")
+            rest = {name: value for name, value in data.items() if name != "cell"}
+            return cls(Cell(**_checked(Cell, data["cell"])), **_checked(cls, rest))
+        except ValueError as error:
             raise ValueError(f"This is not a record of this version's bench: {error}.") from None
+
+
+LARGEST = 1e18
+"""No figure of a record is larger. Of the logits' gap alone, one may be below 0."""
+
+
+def _checked(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    """`data`, if it gives fields of this class, each one a value that it may have."""
+    hints = _hints(cls)
+    for name, value in data.items():
+        if name not in hints:
+            raise ValueError(f"{name!r:.60} is none of its fields")
+        if not _fits(value, hints[name], -LARGEST if name == "gap" else 0):
+            raise ValueError(f"{name!r} is {value!r:.60}")
+    for one in fields(cls):
+        if one.default is MISSING and one.name not in (*data, "cell"):
+            raise ValueError(f"{one.name!r} is missing")
+    return data
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any, least: float) -> bool:
+    """Whether a value out of JSON is of this type, its numbers from `least` on."""
+    arguments = get_args(hint)
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(one, arguments[0], least) for one in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(one, arguments[1], least) for one in value.values())
+    if arguments:  # a union
+        return any(_fits(value, one, least) for one in arguments)
+    if hint in (int, float):
+        kinds = int if hint is int else (int, float)
+        return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= LARGEST
+    return isinstance(value, hint)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from .bare import Ideal, timed
-from .calls import Answer, Call, Models, settings_of
+from .calls import Answer, Call, Models, eos_of, settings_of
 from .comparing import Reference
 from .contenders import Contender, Plain
 from .jobs import Job
@@ -107,8 +107,7 @@ class Runner:
         return self.contenders[entrant]
 
     def _call(self, job: Job) -> Call:
-        eos = self.models.target.generation_config.eos_token_id
-        eos = tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (eos,)
+        eos = eos_of(self.models.target)
         pad = self.models.tokenizer.pad_token_id
         pad = pad if pad is not None else next(iter(eos), 0)
         ids, mask = torch.full((2, job.batch, job.columns), pad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -53,14 +54,19 @@ class Store:
         self._file = (self.folder / RECORDS).open("a", encoding="utf-8")
 
     def add(self, record: Record) -> None:
+        """Raises OSError, with the file's name, where it cannot be written (a full disk)."""
         self.records.append(record)
         if self._file is not None:
-            self._file.write(_line(record))
-            self._file.flush()
+            try:
+                self._file.write(_line(record))
+                self._file.flush()
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._file.name) from None
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what could not be written was told then
+                self._file.close()
             self._file = None
 
     def known(self) -> set[tuple[Cell, int]]:
@@ -78,20 +84,33 @@ class Store:
         return manifest
 
 
-def read_records(folder: str | os.PathLike[str]) -> list[Record]:
-    """What a bench has measured. A last line that was cut off (the process was killed) does not count.
+def read_records(path: str | os.PathLike[str]) -> list[Record]:
+    """What a bench has measured: of its folder, or of a file of its lines, whatever its name. A last line that was cut
+    off (the process was killed) does not count.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: a line that is no record, by its number.
     """
-    path = Path(folder) / RECORDS
-    *lines, _ = path.read_text(encoding="utf-8").split("\n")
+    path = Path(path)
+    path = path / RECORDS if path.is_dir() else path
+    if not path.exists():  # a pipe will do
+        raise FileNotFoundError(f"There is no {path}: pass what hf-specgen bench --out has written.")
+    try:
+        *lines, last = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}), and so not a bench's records.") from None
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate((*lines, last), start=1):
+        if not line.strip():
+            continue
         try:
             data = json.loads(line)
-            if not isinstance(data, dict):
-                raise ValueError("it is no JSON object")
+        except (ValueError, RecursionError):
+            if number > len(lines) and line.startswith("{"):  # cut off
+                break
+            raise ValueError(f"{path}, line {number}: this is not JSON: {line[:60]!r}.") from None
+        try:
             records.append(Record.from_dict(data))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None

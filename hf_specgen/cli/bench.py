@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import INTERRUPTED, numbers, quiet, words
+from .common import INTERRUPTED, give_up, numbers, one_line, quiet, words
 
 if TYPE_CHECKING:
     from hf_specgen.benchmarking import Bench, Record
@@ -67,10 +67,10 @@ def command(
     """Measure speculative decoding on nine kinds of tasks: contenders take turns on each prompt, prefills included.
 
     Greedy answers are compared with plain decoding's, token by token. Stock assisted decoding and flashspec take one
-    row at a time: a batch is then decoded row by row. Exit code: 0 measured, 1 some calls failed, 2 could not start,
-    130 interrupted (what was measured is kept and shown).
+    row at a time: a batch is then decoded row by row. Exit code: 0 measured, 1 some calls failed, 2 could not start or
+    not write, 130 interrupted (what was measured is kept and shown).
     """
-    try:
+    with one_line("bench"):
         if plots is not None:
             from hf_specgen.benchmarking.plots import check_available
 
@@ -104,19 +104,18 @@ def command(
                 draft_quantization=draft_quantization or None,
                 out=out,
             )
-            interrupted = _run(bench)
-    except (OSError, ValueError, ImportError) as error:  # a missing folder, a wrong value: one line, no traceback
-        _give_up(str(error))
-    _show(bench, as_json, plots)
-    if interrupted:
+            stopped = _run(bench)
+        _show(bench, as_json, plots)
+    if isinstance(stopped, OSError):
+        give_up("bench", f"{stopped}: {bench.missing()} calls were not made", 2)
+    if stopped is not None:
         kept = f"; the same command goes on from {out}" if out else ""
-        typer.echo(f"bench: interrupted, {bench.missing()} calls were not made{kept}", err=True)
-    failed = any(record.error for record in bench.records)
-    raise typer.Exit(INTERRUPTED if interrupted else 1 if failed else 0)
+        give_up("bench", f"interrupted, {bench.missing()} calls were not made{kept}", INTERRUPTED)
+    raise typer.Exit(1 if any(record.error for record in bench.records) else 0)
 
 
-def _run(bench: Bench) -> bool:
-    """Whether it was interrupted."""
+def _run(bench: Bench) -> KeyboardInterrupt | OSError | None:
+    """What ended it early, once something was measured: Ctrl-C, or a disk that is full."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -137,9 +136,11 @@ def _run(bench: Bench) -> bool:
 
         try:
             bench.run(listen)
-        except KeyboardInterrupt:
-            return True
-    return False
+        except (KeyboardInterrupt, OSError) as stopped:
+            if isinstance(stopped, OSError) and not bench.records:
+                raise
+            return stopped
+    return None
 
 
 def _show(bench: Bench, as_json: bool, plots: Path | None) -> None:
@@ -155,10 +156,7 @@ def _show(bench: Bench, as_json: bool, plots: Path | None) -> None:
     if plots is not None:
         from hf_specgen.benchmarking.plots import draw
 
-        for path in draw(bench.records, plots):
+        for path in (drawn := draw(bench.records, plots)):
             typer.echo(path, err=True)
-
-
-def _give_up(why: str) -> NoReturn:
-    typer.echo(f"bench: {' '.join(why.split())}", err=True)
-    raise typer.Exit(2) from None
+        if not drawn:
+            typer.echo("bench: no plots, for there is nothing to compare: name more contenders than plain", err=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .common import one_line
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -19,7 +21,7 @@ SECONDS_PER_DAY = 86_400
 
 def command(
     results: Annotated[
-        Path | None, typer.Option(help="Folder of a bench (--out), or its records.jsonl.", show_default=False)
+        Path | None, typer.Option(help="Folder of a bench (--out), or a file of its records.", show_default=False)
     ] = None,
     tokens_per_second: Annotated[
         float | None, typer.Option(help="Instead of --results: with speculation.", show_default=False)
@@ -45,7 +47,7 @@ def command(
     """
     from hf_specgen.benchmarking.pricing import Terms, costs
 
-    try:
+    with one_line("cost"):
         if price_per_hour is None:
             raise ValueError("--price-per-hour is missing: what one GPU costs for an hour.")
         if load is not None and tokens_per_day is not None:
@@ -54,20 +56,17 @@ def command(
         terms = Terms(price_per_hour, gpus_per_replica, utilization, wanted)
         measured = _measured(results, tokens_per_second, plain_tokens_per_second, task or [], batch)
         tables = [(one, costs(one.tokens_per_second, terms)) for one in measured]
-    except (OSError, ValueError) as error:  # a missing folder, a price that cannot be: one line, no traceback
-        typer.echo(f"cost: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(2) from None
-    if as_json:
-        typer.echo(json.dumps(_plain(terms, currency, tables), indent=2))
-    else:
-        _print(terms, currency, tables)
+        if as_json:
+            typer.echo(json.dumps(_plain(terms, currency, tables), indent=2))
+        else:
+            _print(terms, currency, tables)
 
 
 def _measured(
     results: Path | None, speculative: float | None, plain: float | None, tasks: list[str], batch: int | None
 ) -> list[Throughputs]:
     from hf_specgen.benchmarking.pricing import by_hand, throughputs
-    from hf_specgen.benchmarking.store import RECORDS, read_records
+    from hf_specgen.benchmarking.store import read_records
 
     if results is None:
         if speculative is None or plain is None:
@@ -77,10 +76,7 @@ def _measured(
         return [by_hand(speculative, plain)]
     if speculative is not None or plain is not None:
         raise ValueError("--results holds the tokens per second: pass either it or them.")
-    folder = results.parent if results.name == RECORDS else results
-    if not (folder / RECORDS).is_file():
-        raise ValueError(f"{results} holds no {RECORDS}: pass a folder that hf-specgen bench has written.")
-    return throughputs(read_records(folder), tasks, batch)
+    return throughputs(read_records(results), tasks, batch)
 
 
 def _plain(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cost]]]) -> dict:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import INTERRUPTED, numbers, quiet, words
+from .common import INTERRUPTED, give_up, numbers, one_line, quiet, words
 
 if TYPE_CHECKING:
     from hf_specgen.config import SpecConfig
@@ -35,6 +35,13 @@ def command(
     per_task: Annotated[
         bool, typer.Option("--per-task", help="Also look for what is better on each task alone.")
     ] = False,
+    batch_sizes: Annotated[
+        str,
+        typer.Option(
+            help="Prompts of a task decoded together, like 1,8. A greedy call takes what was found at the nearest "
+            "number of rows; sampled calls, whose ids must not depend on their neighbours, what is best at all of them."
+        ),
+    ] = "1",
     max_new_tokens: Annotated[int, typer.Option(help="Answers end by themselves, or here.")] = 64,
     repeats: Annotated[int, typer.Option(help="Rounds of the race; those far behind leave after the first.")] = 3,
     minutes: Annotated[
@@ -52,9 +59,11 @@ def command(
     default wins unless another one is better by more than noise. Exit code: 0 written, 1 the models could not decode,
     2 could not start, 130 interrupted. Nothing is written unless it is 0.
     """
-    try:
+    with one_line("tune"):
         from hf_specgen.tuning import Tuner
 
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file: pass a folder.")
         with quiet():
             tuner = Tuner(
                 target,
@@ -64,6 +73,7 @@ def command(
                 limit=limit,
                 temperatures=numbers("--temperatures", temperatures, float),
                 per_task=per_task,
+                batch_sizes=numbers("--batch-sizes", batch_sizes, int),
                 max_new_tokens=max_new_tokens,
                 repeats=repeats,
                 minutes=minutes,
@@ -71,17 +81,14 @@ def command(
                 device=device or None,
                 draft_quantization=draft_quantization or None,
             )
-    except (OSError, ValueError, ImportError) as error:  # a missing folder, a wrong value: one line, no traceback
-        _give_up(str(error), 2)
     try:
-        with quiet():
+        with one_line("tune", 1), quiet():
             config = _run(tuner)
-        path = config.save_pretrained(out)
-    except (OSError, ValueError, ImportError) as error:
-        _give_up(str(error), 1)
     except KeyboardInterrupt:
-        _give_up("interrupted, nothing was written (--minutes ends by itself, with what was measured)", INTERRUPTED)
-    _show(tuner, config, path, as_json)
+        why = "interrupted, nothing was written (--minutes ends by itself, with what was measured)"
+        give_up("tune", why, INTERRUPTED)
+    with one_line("tune", 1):
+        _show(tuner, config, config.save_pretrained(out), as_json)
 
 
 def _run(tuner: Tuner) -> SpecConfig:
@@ -115,8 +122,3 @@ def _show(tuner: Tuner, config: SpecConfig, path: Path, as_json: bool) -> None:
     drafts = "" if tuner.draft is None else "assistant_model=draft, "
     typer.echo(f"{path} is written. In Python:")
     typer.echo(f'hf_specgen.enable(target, {drafts}spec_config="{path.parent}")')
-
-
-def _give_up(why: str, code: int) -> NoReturn:
-    typer.echo(f"tune: {' '.join(why.split())}", err=True)
-    raise typer.Exit(code) from None

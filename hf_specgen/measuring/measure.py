@@ -27,7 +27,7 @@ from .free_run import free_run
 from .measurement import Measurement, Sample, measurement_of
 from .prompts import Messages, encode, read_prompts
 from .teacher import agreement
-from .timing import Sweep, Ticks
+from .timing import Sweep, Watch
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
@@ -84,14 +84,14 @@ def measure_pair(
         pair.decode(inputs[0], new=4)
     turns, samples = itertools.cycle(range(1, largest + 1)), []
     for one in inputs:
-        expected, ticks = pair.decode(one, max_new_tokens)
+        expected, watch = pair.decode(one, max_new_tokens)
         sweep = pair.sweep(one, turns, max(max_new_tokens, SWEEP_TOKENS))
         samples.append(
             Sample(
                 one["input_ids"].shape[1],
                 expected,
-                ticks.prefill_seconds,
-                ticks.step_seconds,
+                watch.first_token_seconds,
+                watch.step_seconds,
                 sweep.begin_seconds,
                 sweep.rounds,
             )
@@ -122,20 +122,20 @@ class Pair:
         self.options = {"tokenizer": tokenizers[0], **options}  # for stop_strings
         self.device = device_of(self.target, torch.device("cpu"))
 
-    def decode(self, inputs, new: int) -> tuple[Outlook, Ticks]:
+    def decode(self, inputs, new: int) -> tuple[Outlook, Watch]:
         """The target's own answer: what to expect of the draft on it, and the time it took."""
         options = {**self.options, "max_new_tokens": new}
-        ticks = Ticks()
+        watch = Watch()
         out = SpecGenerationMixin.generate(
-            self.target, **inputs, **options, streamer=ticks, output_scores=True, return_dict_in_generate=True
+            self.target, **inputs, **options, streamer=watch, output_scores=True, return_dict_in_generate=True
         )
         processors, config = self._prepared(inputs, options)
         context = compat.context_length(self.target)
         drafter = self._drafter(config)
         if isinstance(drafter, TextDrafter):
-            return free_run(drafter, out.sequences[0], out.scores, config, context, self.largest), ticks
+            return free_run(drafter, out.sequences[0], out.scores, config, context, self.largest), watch
         text = agreement(drafter, out.sequences[0], out.scores, processors, config, context)
-        return outlook(text, self.largest), ticks
+        return outlook(text, self.largest), watch
 
     def sweep(self, inputs, turns: Iterator[int], new: int) -> Sweep:
         """One speculative call with the Ks of `turns`. It does not end before `new` tokens: only its times count."""

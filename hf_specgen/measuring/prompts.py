@@ -74,7 +74,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages) -> BatchE
 def _parsed(where: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # too long a number, too many brackets
         raise ValueError(f"{where}: not JSON ({error}).") from None
 
 

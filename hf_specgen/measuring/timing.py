@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from transformers.generation.streamers import BaseStreamer
@@ -12,28 +13,57 @@ from transformers.generation.streamers import BaseStreamer
 from ..drafters import Drafter
 
 
-class Ticks(BaseStreamer):
-    """Notes when plain decoding hands over each token (on the host: the device is done by then)."""
+class Watch(BaseStreamer):
+    """Notes when `generate` hands over new tokens: plain decoding, stock assisted decoding and ours, of one row or
+    several. On the host: the device is done by then.
 
-    def __init__(self):
-        self.times: list[float] = []
+    Attributes:
+        start: when it was made.
+        seen: (time, tokens) of each hand-over, without those of prompts.
+    """
+
+    def __init__(self, rows: int = 1):
+        self.rows = rows
+        self.start = time.perf_counter()
+        self.seen: list[tuple[float, int]] = []
+        self._begun: set[int | None] = set()
 
     def put(self, value: torch.Tensor) -> None:
-        self.times.append(time.perf_counter())
+        """All rows together, as transformers does it."""
+        self.put_row(None, value)
+
+    def put_row(self, row: int | None, ids: torch.Tensor) -> None:
+        """A row alone, as ours does it."""
+        if row in self._begun:  # what comes first is the prompt
+            self.seen.append((time.perf_counter(), ids.numel()))
+        self._begun.add(row)
 
     def end(self) -> None:
         pass
 
     @property
-    def prefill_seconds(self) -> float:
-        """From the prompt to the first new token."""
-        return self.times[1] - self.times[0]
+    def first_token_seconds(self) -> float | None:
+        """From `start` to the first new token."""
+        return self.seen[0][0] - self.start if self.seen else None
 
     @property
     def step_seconds(self) -> float | None:
-        """One further token, in the median; None where there was none."""
-        steps = [b - a for a, b in zip(self.times[1:], self.times[2:], strict=False)]
-        return statistics.median(steps) if steps else None
+        """From one hand-over to the next, in the median; None where there was but one."""
+        times = [at for at, _ in self.seen]
+        return statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """After the first token of each row. A first hand-over of more tokens (stock assisted decoding drafts before
+        it reads the prompt) leaves fewer to time: at their rate."""
+        begun, left = 0, list(self.seen)
+        while left and begun < self.rows:
+            start, count = left.pop(0)
+            begun += count
+        timed = sum(count for _, count in left)
+        if begun < self.rows:
+            return None
+        return (left[-1][0] - start) * (timed + begun - self.rows) / timed if timed else 0.0
 
 
 class Sweep(Drafter):

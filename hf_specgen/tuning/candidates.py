@@ -71,8 +71,8 @@ def sources(with_draft: bool, knowledge: Knowledge, seen: set[int]) -> list[Cand
     return [candidate(name, seen, spec_source=name, **goodput) for name in names]
 
 
-def constants(knowledge: Knowledge, seen: set[int]) -> list[Candidate]:
-    """The draft alone with the Ks that promise most."""
+def constants(knowledge: Knowledge, seen: set[int], batch_sizes: Iterable[int]) -> list[Candidate]:
+    """The draft alone with the Ks that promise most at any of these numbers of rows."""
     return [
         candidate(
             f"draft, K={k}",
@@ -81,20 +81,20 @@ def constants(knowledge: Knowledge, seen: set[int]) -> list[Candidate]:
             num_assistant_tokens_schedule="constant",
             num_assistant_tokens=k,
         )
-        for k in best_constants(knowledge)
+        for k in sorted({k for rows in batch_sizes for k in best_constants(knowledge, rows)})
     ]
 
 
-def best_constants(knowledge: Knowledge) -> list[int]:
-    """The best Ks by E_K / T_K (see `lengths.planner`), as far as they are expected to beat plain decoding."""
-    target = {width: seconds for rows, width, seconds in knowledge.costs["target"] if rows == 1}
-    draft = {rows: seconds for rows, seconds in knowledge.costs["draft"]}
-    if 1 not in target or 1 not in draft:
+def best_constants(knowledge: Knowledge, rows: int = 1) -> list[int]:
+    """The best Ks of so many rows by E_K / T_K (see `lengths.planner`), as far as they are expected to beat plain
+    decoding."""
+    target = {width: seconds for known, width, seconds in knowledge.costs["target"] if known == rows}
+    draft = {known: seconds for known, seconds in knowledge.costs["draft"]}
+    if 1 not in target or rows not in draft:
         return []
     expected = knowledge.acceptance.chain("draft", 0, LARGEST_K)
-    speeds = {
-        k: expected[k] * target[1] / (target[k + 1] + k * draft[1]) for k in range(1, LARGEST_K + 1) if k + 1 in target
-    }
+    seen = [k for k in range(1, LARGEST_K + 1) if k + 1 in target]
+    speeds = {k: expected[k] * target[1] / (target[k + 1] + k * draft[rows]) for k in seen}
     paying = [k for k, speed in speeds.items() if speed > 1]
     return sorted(paying, key=lambda k: -speeds[k])[:CONSTANTS]
 

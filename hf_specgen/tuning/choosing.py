@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..benchmarking.record import Record
 from ..benchmarking.summary import PLAIN, Spread, call_of, decode_tokens_per_second
@@ -24,6 +25,22 @@ BEHIND = 0.9
 
 Rates = dict[str, dict[Hashable, float]]
 """Candidate → call → decode tokens per second. "plain" is always among them."""
+
+
+class Scope(NamedTuple):
+    """The calls that a decision is about: of a task, of a batch size; None: of all."""
+
+    task: str | None = None
+    batch: int | None = None
+
+    def holds(self, record: Record) -> bool:
+        return self.task in (None, record.cell.task) and self.batch in (None, record.cell.batch)
+
+    def __str__(self) -> str:
+        return ", ".join([self.task] * (self.task is not None) + [f"batch {self.batch}"] * (self.batch is not None))
+
+
+EVERYTHING = Scope()
 
 
 @dataclass(frozen=True)
@@ -40,12 +57,12 @@ class Decision:
     why: str
 
 
-def rates_of(records: Iterable[Record], task: str | None = None) -> Rates:
-    """Of the calls that did not fail, of all tasks or one."""
+def rates_of(records: Iterable[Record], scope: Scope = EVERYTHING) -> Rates:
+    """Of the calls that did not fail."""
     found: Rates = {}
     for record in records:
         rate = decode_tokens_per_second(record) if record.error is None else None
-        if rate is not None and task in (None, record.cell.task):
+        if rate is not None and scope.holds(record):
             found.setdefault(record.cell.contender, {})[call_of(record)] = rate
     return found
 
@@ -95,15 +112,15 @@ def choose(rates: Rates, default: str) -> Decision:
     return Decision(default, usual.median, why)
 
 
-def choose_for_task(rates: Rates, general: str) -> Decision | None:
-    """Who beats the general winner (or plain, where nothing pays in general) on a task by more than noise; else
-    None."""
+def choose_apart(rates: Rates, general: str) -> Decision | None:
+    """Who beats the general winner (or plain, where nothing pays in general) by more than noise on the calls of a task
+    or a batch size; else None."""
     best = fastest(rates, rates, general)
     beaten = gain(rates, best, general) if best is not None else None
     if beaten is None or best == general or beaten.median <= 1 + noise(beaten):
         return None
     speedup = gain(rates, best, PLAIN).median
-    what = "nothing pays on it: plain decoding reached" if best == PLAIN else "on this task"
+    what = "nothing pays here: plain decoding reached" if best == PLAIN else "here"
     return Decision(best, speedup, f"{what} {_told(beaten)} the tokens per second of {general}")
 
 

@@ -1,7 +1,7 @@
 """spec_config.json: written whole or not at all, and read with every name and value checked.
 
-{"format": 1, "settings": [{…}]} for settings alone; of tuned ones each has its "temperature", "task", "speedup" and
-"why", and beside them stand "target", "draft", "tasks" and "measured" (see `Tuned`).
+{"format": 1, "settings": [{…}]} for settings alone; of tuned ones each has its "temperature", "task", "batch",
+"speedup" and "why", and beside them stand "target", "draft", "tasks", "batch_sizes" and "measured" (see `Tuned`).
 """
 
 from __future__ import annotations
@@ -78,13 +78,18 @@ def from_dict(content: Any) -> SpecConfig:
         draft=None if content.get("draft") is None else _kind(content, "draft", dict),
         entries=entries,
         tasks=tuple(_kind(content, "tasks", list)),
+        batch_sizes=tuple(_kind(content, "batch_sizes", list)),
         measured=_kind(content, "measured", dict),
     )
+    if not tuned.batch_sizes or not all(type(size) is int and size > 0 for size in tuned.batch_sizes):
+        raise ValueError(f"its 'batch_sizes' is {list(tuned.batch_sizes)!r:.60}. Again: {AGAIN}.")
     for i, entry in enumerate(entries):
-        if not isinstance(entry.temperature, (int, float)) or entry.task not in (None, *tuned.tasks):
-            raise ValueError(f"settings[{i}] is for temperature={entry.temperature!r:.40}, task={entry.task!r:.40}.")
-    if all(entry.task is not None for entry in entries):
-        raise ValueError(f"it holds settings of tasks alone. Again: {AGAIN}.")
+        known = entry.task in (None, *tuned.tasks) and entry.batch in (None, *tuned.batch_sizes)
+        if not isinstance(entry.temperature, (int, float)) or not known:
+            place = ", ".join(f"{name}={getattr(entry, name)!r:.40}" for name in ("temperature", "task", "batch"))
+            raise ValueError(f"settings[{i}] is for {place}. Again: {AGAIN}.")
+    if not any(entry.task is None and entry.batch is None for entry in entries):
+        raise ValueError(f"it holds settings of tasks or batch sizes alone. Again: {AGAIN}.")
     return replace(entries[0].settings, tuned=tuned)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..benchmarking.calls import Models
@@ -18,7 +18,7 @@ from ..benchmarking.summary import PLAIN
 from ..lengths import Knowledge
 from . import candidates as trying
 from .candidates import PLAIN_DECODING, Candidate
-from .choosing import fastest, rates_of, survivors
+from .choosing import Scope, fastest, rates_of, survivors
 from .survey import Survey, knowledge_of, with_draft_costs
 
 Listener = Callable[[str, int, int], None]
@@ -27,7 +27,7 @@ Listener = Callable[[str, int, int], None]
 SURVEY = 0.25
 """Share of the time after which the survey has seen enough."""
 TRIMMED_PROMPTS = 2
-"""On which a draft with a smaller vocabulary is surveyed: only its steps are new."""
+"""On which, at least, a draft with a smaller vocabulary is surveyed: only its steps are new."""
 
 
 class _OutOfTime(Exception):
@@ -50,10 +50,10 @@ class _Turns(Runner):
 class Race:
     """
     Attributes:
-        jobs: of one temperature.
+        jobs: of one temperature; of one or several batch sizes, which all candidates are tried at.
         tokens: of the draft's vocabulary, where it may be trimmed; else 0.
         deadline: on `time.monotonic`'s clock. What has begun by then ends.
-        tasks: whose winners are asked for apart.
+        apart: of which winners are asked for apart.
         records: what was measured.
         tried: by name, those that took part; the default is the first.
         surveys: (task, what one call has told).
@@ -65,10 +65,11 @@ class Race:
     settings: Settings
     tokens: int
     deadline: float
-    tasks: Iterable[str]
+    apart: Sequence[Scope]
     listener: Listener
 
     def __post_init__(self):
+        self.sizes = sorted({job.batch for job in self.jobs})
         self.records: list[Record] = []
         self.tried: dict[str, Candidate] = {}
         self.surveys: list[tuple[str, Survey]] = []
@@ -96,7 +97,7 @@ class Race:
         self.deadline = end
         known = self.knowledge()
         entrants = trying.sources(with_draft, known, self.seen)
-        entrants += trying.constants(known, self.seen) if with_draft else []
+        entrants += trying.constants(known, self.seen, self.sizes) if with_draft else []
         self.tried = {one.name: one for one in entrants}
         running: list[Entrant] = [PLAIN_DECODING, *entrants]
         for number in range(self.settings.repeats):
@@ -112,8 +113,8 @@ class Race:
         """Who is worth another round, and what can be changed about the best of those that draft."""
         rates = rates_of(self.records)
         kept = survivors(rates, [PLAIN, self.default])
-        for task in self.tasks:
-            kept |= survivors(rates_of(self.records, task), [])
+        for scope in self.apart:
+            kept |= survivors(rates_of(self.records, scope), [])
         going = [one for name, one in self.tried.items() if name in kept]
         best = fastest(rates, (one.name for one in going if one.drafts))
         new = self._variations(self.tried[best], known) if best is not None else []
@@ -121,12 +122,12 @@ class Race:
         return going + new
 
     def _variations(self, best: Candidate, known: Knowledge) -> list[Candidate]:
-        found = []
+        found, few = [], self.jobs[: max(TRIMMED_PROMPTS, len(self.sizes))]
         for size in trying.vocabulary_sizes(self.tokens):
             ids = trying.kept_ids(size, self.seen, self.tokens)
             label = f"{size:,}+{len(ids) - size} draft tokens"
             try:
-                calls = self._survey(label, self.jobs[:TRIMMED_PROMPTS], spec_source="draft", draft_vocab_size=ids)
+                calls = self._survey(label, few, spec_source="draft", draft_vocab_size=ids)
             except ValueError as error:  # its head cannot be taken apart
                 self.refused[label] = str(error)
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -10,48 +11,62 @@ from rich.table import Table
 from rich.text import Text
 
 from ..benchmarking.summary import PLAIN, Spread, Summary, summarize
-from .choosing import gain, rates_of
+from .choosing import EVERYTHING, Scope, gain, rates_of
 
 if TYPE_CHECKING:
     from .tuner import Outcome
 
 
 def rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Those that decoded, the fastest first: medians over plain and over the default, with half the distance between
-    the quartiles. None: no call to compare with."""
-    rates, found = rates_of(outcome.records), []
+    """Those that decoded, by batch size, the fastest first: medians over plain and over the default, with half the
+    distance between the quartiles. None: no call to compare with."""
+    found = []
     for summary in summarize(outcome.records, by_task=False):
-        name = summary.contender.name
+        name, batch = summary.contender.name, summary.setting.batch
+        rates = rates_of(outcome.records, Scope(batch=batch))
         ratios = {"speedup": gain(rates, name, PLAIN), "of_default": gain(rates, name, outcome.default)}
-        found.append({"name": name, **_spreads(ratios), **_figures(summary)})
-    return sorted(found, key=lambda row: -(row["of_default"] or 0.0))
+        found.append({"name": name, "batch": batch, **_spreads(ratios), **_figures(summary)})
+    return sorted(found, key=lambda row: (row["batch"], -(row["of_default"] or 0.0)))
 
 
 def to_dict(outcome: Outcome) -> dict[str, Any]:
     winners = [
-        {"task": task, "winner": decision.winner, "speedup": decision.speedup, "why": decision.why}
-        for task, decision in outcome.decisions.items()
+        {**scope._asdict(), "winner": decision.winner, "speedup": decision.speedup, "why": decision.why}
+        for scope, decision in outcome.decisions.items()
     ]
     about = {"temperature": outcome.temperature, "default": outcome.default, "refused": outcome.refused}
     return about | {"winners": winners, "tried": rows(outcome)}
 
 
 def table(outcomes: Iterable[Outcome]) -> RenderableType:
-    """A block per temperature."""
+    """A block per temperature, with a grid per batch size."""
     return Group(*(part for outcome in outcomes for part in _block(outcome)))
 
 
 def _block(outcome: Outcome) -> Iterator[RenderableType]:
+    for batch, listed in groupby(rows(outcome), key=lambda row: row["batch"]):
+        yield from _grid(outcome, batch, list(listed))
+    for name, why in (*outcome.refused.items(), *_errors(outcome)):
+        yield Text(f"{name}: {why}", "yellow")
+    for scope, decision in outcome.decisions.items():
+        what = "plain decoding" if decision.winner == PLAIN else decision.winner
+        where = "" if scope == EVERYTHING else f"{scope}: "
+        yield Text.assemble(f"→ {where}", (what, "bold"), f": {decision.why}")
+    yield Text()
+
+
+def _grid(outcome: Outcome, batch: int, listed: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Text.assemble(
-        (f"temperature {outcome.temperature:g}", "bold underline"),
+        (f"temperature {outcome.temperature:g}" + (f", batch {batch}" if batch > 1 else ""), "bold underline"),
         ("  decode tokens per second: median ± half the distance between the quartiles", "dim"),
     )
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     heads = ("", "of plain", "of the\ndefault", "drafts\naccepted", "tokens per\nforward", "calls")
     for head in heads:
         grid.add_column(Text(head), justify="right" if head else "left", vertical="bottom", no_wrap=True)
-    for row in rows(outcome):
-        style = "bold" if row["name"] == outcome.decisions[None].winner else ""
+    winner = outcome.decisions.get(Scope(batch=batch), outcome.decisions[EVERYTHING]).winner
+    for row in listed:
+        style = "bold" if row["name"] == winner else ""
         mark = " (default)" if row["name"] == outcome.default else ""
         cells = (
             _ratio(row["speedup"], row["spread"]),
@@ -62,13 +77,6 @@ def _block(outcome: Outcome) -> Iterator[RenderableType]:
         )
         grid.add_row(Text(row["name"] + mark, style), *(Text(cell, style) for cell in cells))
     yield grid
-    for name, why in (*outcome.refused.items(), *_errors(outcome)):
-        yield Text(f"{name}: {why}", "yellow")
-    for task, decision in outcome.decisions.items():
-        what = "plain decoding" if decision.winner == PLAIN else decision.winner
-        where = "" if task is None else f"{task}: "
-        yield Text.assemble(f"→ {where}", (what, "bold"), f": {decision.why}")
-    yield Text()
 
 
 def _errors(outcome: Outcome) -> dict[str, str]:

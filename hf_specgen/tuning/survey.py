@@ -16,7 +16,8 @@ WIDTHS = (4, 0, 2, 8, 1, 6, 3, 5, 7)
 
 
 class Survey(Length):
-    """Drafts so many tokens as the turn says, from the text and from the model alternately where both can.
+    """Drafts so many tokens as the turn says, all rows alike (they share a forward), from the text and from the model
+    alternately where both can.
 
     Each call decodes with a copy. It is kept in `calls` and holds what was seen: `target` and `draft`, seconds of
     forwards by (rows, width) and by rows, and `seen`.
@@ -29,7 +30,7 @@ class Survey(Length):
         self.draft: dict[int, list[float]] = {}
         self.seen = Acceptance()
         self.tops: dict[int, list[float]] = {}
-        self.looked_up = False
+        self.looks_up = False
 
     def __deepcopy__(self, memo) -> Survey:
         copy = Survey(self.turns)
@@ -38,13 +39,11 @@ class Survey(Length):
 
     def choose(self, rows, offers):
         self.tops = {row.index: [] for row in rows}
-        return [self._choice(found) for found in offers]
+        self.looks_up, width = not self.looks_up, next(self.turns)
+        return [self._choice(found, width) for found in offers]
 
-    def _choice(self, offers) -> Choice:
-        width = next(self.turns)
-        free, costly = ([o for o in offers if o.costs == costs] for costs in (False, True))
-        self.looked_up = bool(free) and not (costly and self.looked_up)
-        offer = next(iter(free if self.looked_up else costly), None)
+    def _choice(self, offers, width: int) -> Choice:
+        offer = next((o for o in offers if o.costs != self.looks_up), next(iter(offers), None))
         return Choice(offer, min(width, offer.most)) if offer is not None and width else NOTHING
 
     def goes_on(self, rows, step, tops):

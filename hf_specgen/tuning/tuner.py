@@ -22,7 +22,7 @@ from ..benchmarking.tasks import Tasks, chosen, own_tasks, read_tasks
 from ..config import SpecConfig
 from ..pairing import pair_up
 from ..pairing.places import device_at
-from .choosing import Decision, choose, choose_for_task, rates_of
+from .choosing import EVERYTHING, Decision, Scope, choose, choose_apart, rates_of
 from .fingerprint import fingerprint
 from .race import Listener, Race
 from .tuned import Entry, Tuned
@@ -42,10 +42,10 @@ GIVEN = "prompts"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found at one temperature: for all prompts (task None) and each task that differs."""
+    """What was found at one temperature: for all calls, and for those of each task or batch size that differs."""
 
     temperature: float
-    decisions: dict[str | None, Decision]
+    decisions: dict[Scope, Decision]
     records: list[Record]
     refused: dict[str, str]
     default: str
@@ -62,6 +62,8 @@ class Tuner:
         tasks: names; None for all that the prompts have.
         limit: prompts, spread over the tasks; at least one of each.
         per_task: look at each task apart, too, with at least two prompts of each.
+        batch_sizes: prompts of a task decoded together. Of several, each is looked at apart where calls may be told
+            apart by their rows (see `Tuned.at`).
         max_new_tokens, repeats: of an answer, and of the race.
         minutes: about as long as it may take, shared among the temperatures; None: as long as it takes.
         dtype, device, draft_quantization: as in `load_pair`, for what is not loaded yet.
@@ -84,6 +86,7 @@ class Tuner:
         tasks: Iterable[str] | None = None,
         limit: int = 12,
         per_task: bool = False,
+        batch_sizes: Sequence[int] = (1,),
         max_new_tokens: int = 64,
         repeats: int = 3,
         minutes: float | None = None,
@@ -101,6 +104,7 @@ class Tuner:
         self.settings = Settings(
             per_task=max(2 if per_task else 1, limit // len(self.tasks)),
             temperatures=tuple(temperatures),
+            batch_sizes=tuple(batch_sizes),
             max_new_tokens=max_new_tokens,
             repeats=repeats,
         )
@@ -109,7 +113,7 @@ class Tuner:
         self.target = Side("target", target, dtype)
         self.draft = None if draft is None else Side("draft", draft, dtype, draft_quantization)
         self.tokenizer = tokenizer or self.target.tokenizer()
-        self.groups = [_in_turn(group) for group in groups(self.tasks, self.settings, self.tokenizer)]
+        self.groups = _by_temperature(self.tasks, self.settings, self.tokenizer)
         self._check_lengths()
         self.outcomes: list[Outcome] = []
 
@@ -123,7 +127,7 @@ class Tuner:
             ValueError, OSError, ImportError: the models cannot be loaded, or cannot decode.
         """
         models = load(self.target, self.draft, self.tokenizer, self.device)
-        tokens, tasks = _trimmable(models), self.tasks if self.per_task else ()
+        tokens = _trimmable(models)
         start, made, entries = time.monotonic(), 0, []
         for number, group in enumerate(self.groups):
             left, temperature = len(self.groups) - number, group[0].temperature
@@ -132,7 +136,7 @@ class Tuner:
             def told(what: str, done: int, expected: int, made=made, left=left, temperature=temperature) -> None:
                 listener(f"T={temperature:g} {what}", made + done, made + left * expected)
 
-            race = Race(models, group, self.settings, tokens, start + share, tasks, told)
+            race = Race(models, group, self.settings, tokens, start + share, self._apart(temperature), told)
             race.run()
             made += race.done
             entries += self._decide(race, temperature)
@@ -141,19 +145,25 @@ class Tuner:
             draft=None if models.draft is None else fingerprint(models.draft),
             entries=tuple(entries),
             tasks=tuple(self.tasks) if self.per_task else (),
+            batch_sizes=self.settings.batch_sizes,
             measured=self._measured(models),
         )
         return replace(entries[0].settings, tuned=tuned)
 
+    def _apart(self, temperature: float) -> list[Scope]:
+        sizes = self.settings.batch_sizes if len(self.settings.batch_sizes) > 1 and not temperature else ()
+        tasks = self.tasks if self.per_task else ()
+        return [*(Scope(task=task) for task in tasks), *(Scope(batch=size) for size in sizes)]
+
     def _decide(self, race: Race, temperature: float) -> list[Entry]:
-        decisions: dict[str | None, Decision] = {None: choose(rates_of(race.records), race.default)}
-        for task in race.tasks:
-            if (found := choose_for_task(rates_of(race.records, task), decisions[None].winner)) is not None:
-                decisions[task] = found
+        decisions = {EVERYTHING: choose(rates_of(race.records), race.default)}
+        for scope in race.apart:
+            if (found := choose_apart(rates_of(race.records, scope), decisions[EVERYTHING].winner)) is not None:
+                decisions[scope] = found
         self.outcomes.append(Outcome(temperature, decisions, race.records, race.refused, race.default))
         return [
-            Entry(temperature, _settings(race, decision, task), task, round(decision.speedup, 3), decision.why)
-            for task, decision in decisions.items()
+            Entry(temperature, _settings(race, decision, scope.task), *scope, round(decision.speedup, 3), decision.why)
+            for scope, decision in decisions.items()
         ]
 
     def _measured(self, models: Models) -> dict[str, Any]:
@@ -162,7 +172,7 @@ class Tuner:
             "device": device_name(models.target.device),
             "threads": torch.get_num_threads(),
             "max_new_tokens": self.settings.max_new_tokens,
-            "prompts": dict(Counter(job.task for job in self.groups[0])),
+            "prompts": dict(Counter(job.task for job in self.groups[0] if job.batch == self.settings.batch_sizes[0])),
         }
 
     def _check_lengths(self) -> None:
@@ -214,12 +224,14 @@ def _tasks(prompts: Prompts) -> Tasks:
     return found
 
 
-def _in_turn(group: list[Job]) -> list[Job]:
-    """One of each task, then the next: what is measured when the time is over is of all of them."""
-    by_task: dict[str, list[Job]] = {}
-    for job in group:
-        by_task.setdefault(job.task, []).append(job)
-    return [job for turn in zip_longest(*by_task.values()) for job in turn if job is not None]
+def _by_temperature(tasks: Tasks, settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list[list[Job]]:
+    """One of each task and batch size, then the next: what is measured when the time is over is of all of them."""
+    jobs, found = [job for group in groups(tasks, settings, tokenizer) for job in group], []
+    for temperature in settings.temperatures:
+        places = [(temperature, task, size) for task in tasks for size in settings.batch_sizes]
+        lines = [[job for job in jobs if (job.temperature, job.task, job.batch) == place] for place in places]
+        found.append([job for turn in zip_longest(*lines) for job in turn if job is not None])
+    return found
 
 
 def _trimmable(models: Models) -> int:

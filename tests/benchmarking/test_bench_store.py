@@ -86,6 +86,60 @@ def test_another_bench_is_refused(tmp_path, other, said):
     assert read_records(tmp_path) == [record()]
 
 
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        ("seconds", "fast"),
+        ("seconds", -1.0),
+        ("seconds", float("nan")),
+        ("seconds", True),
+        ("new_tokens", None),
+        ("new_tokens", 10**400),
+        ("repeat", 1.5),
+        ("same_ids", 1),
+        ("by_position", 0.5),
+        ("by_position", [0.5, "x"]),
+        ("sources", {"draft": 3}),
+        ("error", ["killed"]),
+        ("gap", float("inf")),
+        ("cell.task", ["code"]),
+        ("cell.temperature", "hot"),
+        ("cell.k", 2.0),
+        ("cell.contender", None),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_with_its_line(tmp_path, place, value):
+    """Never a traceback, and never a figure that is silently wrong."""
+    data = record(1).to_dict()
+    *cell, name = place.split(".")
+    (data["cell"] if cell else data)[name] = value
+    path = tmp_path / "copied.txt"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (record().to_dict(), data)))
+    with pytest.raises(ValueError) as error:
+        read_records(path)
+    assert str(error.value).startswith(f"{path}, line 2: This is not a record of this version's bench: ")
+    assert f"{name!r} is {value!r:.60}." in str(error.value)
+
+
+def test_what_is_missing_or_unknown_is_named():
+    data = record().to_dict()
+    without = {name: value for name, value in data.items() if name != "repeat"}
+    empty = data | {"cell": {}}
+    for wrong, said in (
+        (without, "'repeat' is missing"),
+        (empty, "'contender' is missing"),
+        (data | {"speed": 3}, "'speed' is none of its fields"),
+        ([data], r"bench: \[\{'cell'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Record.from_dict(wrong)
+
+
+def test_whole_numbers_and_gaps_below_zero_are_values():
+    whole = record(gap=-0.5, seconds=2)
+    assert Record.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+
+
 def test_foreign_folders_and_lines(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"not empty, and not a bench's"):

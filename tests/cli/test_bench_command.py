@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import hf_specgen
 from hf_specgen.benchmarking.ours import Ours
+from hf_specgen.benchmarking.store import Store
 from hf_specgen.cli import bench
 
 app = typer.Typer()
@@ -81,6 +82,41 @@ def test_an_interrupted_bench_prints_what_it_has(pair, tmp_path, monkeypatch):
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 4
 
 
+class Full:
+    """A file with room for one more line."""
+
+    def __init__(self, file):
+        self.file, self.name, self.lines = file, file.name, 0
+
+    def write(self, line):
+        self.lines += 1
+        self.file.write(line if self.lines == 1 else line[:50])
+
+    def flush(self):
+        self.file.flush()
+        if self.lines > 1:
+            raise OSError(28, "No space left on device")
+
+    def close(self):
+        self.file.close()
+
+
+def test_a_full_disk_leaves_what_was_measured(pair, tmp_path, monkeypatch):
+    opened = Store.open
+
+    def open_(self):
+        opened(self)
+        self._file = Full(self._file)
+
+    monkeypatch.setattr(Store, "open", open_)
+    result = run(pair, "--against", "plain,ours", "--out", tmp_path)
+    assert result.exit_code == 2 and result.stdout.startswith("temperature 0, batch 1\n")
+    assert result.stderr.startswith("bench: [Errno 28] No space left on device: ") and "2 calls" in result.stderr
+    monkeypatch.undo()
+    assert run(pair, "--against", "plain,ours", "--out", tmp_path).exit_code == 0
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -90,6 +126,8 @@ def test_an_interrupted_bench_prints_what_it_has(pair, tmp_path, monkeypatch):
         (["--temperatures", "warm"], "--temperatures 'warm': 'warm' is no number"),
         (["--temperatures=-1"], "temperatures=-1.0: pass numbers from 0"),
         (["--against", "ours-k", "-k", "4-2"], "-k '4-2': '4-2' goes down; write 2-4."),
+        (["--against", "ours-k", "-k", "1-1001"], "'1-1001' are more than 1000 numbers"),
+        (["--prompts", "{}/deep.jsonl"], "deep.jsonl, line 1: not JSON"),
         (["--batch-sizes", "1.5"], "--batch-sizes '1.5': '1.5' is no number"),
         (["--contexts", "4096"], "do not fit into the target's 512 positions"),
         (["--prompts", "{}/gone.jsonl"], "gone.jsonl"),
@@ -103,6 +141,7 @@ def test_an_interrupted_bench_prints_what_it_has(pair, tmp_path, monkeypatch):
 def test_bad_input_is_one_line_before_anything_is_loaded(pair, monkeypatch, arguments, said):
     monkeypatch.setattr("hf_specgen.benchmarking.bench.load", None)
     (pair / "empty.txt").write_text("\n")
+    (pair / "deep.jsonl").write_text("[" * 100_000)
     result = run(pair, *(argument.format(pair) for argument in arguments))
     assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.stderr
     assert result.stdout == "" and len(result.stderr.splitlines()) == 1

@@ -1,8 +1,10 @@
 """hf-specgen cost: its formulas by hand, what it prints, what it refuses."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import typer
@@ -165,7 +167,9 @@ def test_json(results):
         ((*PRICE, *BY_HAND, "--gpus-per-replica", "0"), "GPUs per replica is 0"),
         ((*PRICE, *BY_HAND, "--task", "code"), "--results, which is missing"),
         ((*PRICE, "--tokens-per-second", "100", "--plain-tokens-per-second", "-5"), "throughput of plain is -5"),
-        ((*PRICE, "--results", "nowhere"), "nowhere holds no records.jsonl"),
+        ((*PRICE, "--results", "nowhere"), "There is no nowhere: pass what hf-specgen bench --out has written"),
+        ((*PRICE, *BY_HAND, "--load", "1e300"), "load is 1e+300"),
+        ((*PRICE, *BY_HAND[2:], "--tokens-per-second", "0"), "throughput of speculative is 0"),
         ((*PRICE, "--results", "{bench}", *BY_HAND), "pass either it or them"),
         ((*PRICE, "--results", "{bench}", "--task", "poetry"), "task poetry; there are code, qa"),
         ((*PRICE, "--results", "{bench}", "--batch", "3"), "batch 3; there are 1, 8"),
@@ -190,11 +194,43 @@ def test_results_without_what_is_needed(tmp_path, records, message):
     assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_foreign_results(tmp_path):
-    folder = write(tmp_path / "foreign", [])
-    (folder / "records.jsonl").write_text('{"model": "x"}\n')
-    result = run(*PRICE, "--results", folder)
-    assert result.exit_code == 2 and "line 1" in result.stderr and result.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"model": "x"}\n', "line 1: This is not a record of this version's bench: {'model': 'x'}."),
+        (b"model,speed\n", "line 1: this is not JSON: 'model,speed'."),
+        (b"model,speed", "line 1: this is not JSON: 'model,speed'."),
+        (b"[" * 100_000 + b"\n", "line 1: this is not JSON: '[[[["),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"\n\n", "There are no records"),
+    ],
+)
+def test_foreign_results(tmp_path, content, message):
+    (tmp_path / "foreign.txt").write_bytes(content)
+    result = run(*PRICE, "--results", tmp_path / "foreign.txt")
+    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_results_of_any_name_and_out_of_a_pipe(results, tmp_path):
+    """Without the line end that an editor may have taken from the last line, too."""
+    content = (results / "records.jsonl").read_text()
+    wanted = run(*PRICE, "--results", results).stdout
+    (tmp_path / "renamed.txt").write_text("\n" + content.rstrip("\n"))
+    assert run(*PRICE, "--results", tmp_path / "renamed.txt").stdout == wanted
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(content,))
+    writer.start()
+    assert run(*PRICE, "--results", tmp_path / "pipe").stdout == wanted
+    writer.join()
+
+
+def test_a_full_disk_is_one_line(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cost, "_print", full)
+    result = run(*PRICE, *BY_HAND)
+    assert result.exit_code == 2 and result.stderr == "cost: [Errno 28] No space left on device\n"
 
 
 def test_needs_neither_torch_nor_matplotlib(results):

@@ -97,6 +97,8 @@ def test_models_that_cannot_decode(pair, tmp_path, monkeypatch):
         (["--max-new-tokens", "4096"], "do not fit into the target's 512 positions"),
         (["--minutes=-1"], "minutes=-1.0: pass a number above 0"),
         (["--limit", "0"], "limit=0"),
+        (["--batch-sizes", "8-1"], "--batch-sizes '8-1': '8-1' goes down; write 1-8."),
+        (["--out", "{}/prompts.jsonl"], "prompts.jsonl is a file: pass a folder"),
         (["--device", "cuda:99"], "is not on this machine"),
         (["--dtype", "float7"], "dtype='float7' is none"),
         (["--draft-quantization", "nf5"], "'nf5' is no quantization known here"),

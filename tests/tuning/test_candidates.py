@@ -7,12 +7,12 @@ from hf_specgen.lengths.acceptance import Acceptance, Count
 from hf_specgen.tuning.candidates import best_constants, constants, kept_ids, sources, vocabulary_sizes
 
 
-def known(acceptance: float, draft: float, slope: float = 0.0) -> Knowledge:
-    """Of a target whose step takes a second."""
+def known(acceptance: float, draft: float, slope: float = 0.0, rows: int = 1) -> Knowledge:
+    """Of a target whose step takes a second with so many rows."""
     found = Acceptance()
     found.classes["draft", 0] = Count(1e6 * acceptance, 1e6)
-    target = [[1, width, 1 + slope * (width - 1)] for width in range(1, 10)]
-    return Knowledge({"target": target, "draft": [[1, draft]]}, found)
+    target = [[rows, width, 1 + slope * (width - 1)] for width in range(1, 10)]
+    return Knowledge({"target": target, "draft": [[rows, draft]]}, found)
 
 
 def expected(acceptance: float, draft: float, k: int) -> float:
@@ -29,7 +29,16 @@ def test_constants_that_cannot_pay_are_not_run():
     assert best_constants(known(0.3, 0.9)) == []
     assert best_constants(known(0.8, 0.1, slope=1.0)) == []
     assert best_constants(Knowledge({"target": [[1, 1, 1.0]], "draft": []})) == []
-    assert [one.name for one in constants(known(0.5, 0.25), set())] == ["draft, K=1", "draft, K=2"]
+    assert [one.name for one in constants(known(0.5, 0.25), set(), [1])] == ["draft, K=1", "draft, K=2"]
+
+
+def test_constants_are_those_of_the_rows_that_are_decoded_together():
+    knowledge, costs = known(0.8, 0.1), known(0.8, 0.1, slope=0.3, rows=8).costs
+    knowledge.costs = {name: table + costs[name] for name, table in knowledge.costs.items()}
+    alone, together = best_constants(knowledge, 1), best_constants(knowledge, 8)
+    assert max(together) < min(alone)
+    names = [one.name for one in constants(knowledge, set(), [1, 8, 64])]
+    assert names == [f"draft, K={k}" for k in sorted(alone + together)]
 
 
 def test_sources():

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_specgen.benchmarking import Cell, Record
-from hf_specgen.tuning.choosing import LEAST, choose, choose_for_task, noise, rates_of, survivors
+from hf_specgen.tuning.choosing import LEAST, Scope, choose, choose_apart, noise, rates_of, survivors
 
 
 def measured(calls: int = 8, plain: float = 10.0, **speedups) -> dict:
@@ -68,12 +68,12 @@ def test_nothing_to_compare_with():
 
 
 def test_a_task_has_settings_of_its_own_only_where_they_are_better_by_more_than_noise():
-    assert choose_for_task(measured(hybrid=1.5, lookup=2.5), "hybrid").winner == "lookup"
-    assert choose_for_task(measured(hybrid=1.5, lookup=1.52), "hybrid") is None
-    assert choose_for_task(measured(hybrid=1.5, lookup=1.2), "hybrid") is None
-    off = choose_for_task(measured(hybrid=0.8, lookup=0.9), "hybrid")
-    assert off.winner == "plain" and "nothing pays on it" in off.why
-    assert choose_for_task(measured(hybrid=1.4), "plain").winner == "hybrid"  # though nothing pays in general
+    assert choose_apart(measured(hybrid=1.5, lookup=2.5), "hybrid").winner == "lookup"
+    assert choose_apart(measured(hybrid=1.5, lookup=1.52), "hybrid") is None
+    assert choose_apart(measured(hybrid=1.5, lookup=1.2), "hybrid") is None
+    off = choose_apart(measured(hybrid=0.8, lookup=0.9), "hybrid")
+    assert off.winner == "plain" and "nothing pays here" in off.why
+    assert choose_apart(measured(hybrid=1.4), "plain").winner == "hybrid"  # though nothing pays in general
 
 
 def test_those_far_behind_leave():
@@ -83,7 +83,7 @@ def test_those_far_behind_leave():
 
 def test_rates_are_those_of_the_decode_phase_of_calls_that_did_not_fail():
     def record(prompt, **figures):
-        return Record(Cell("plain", "a" if prompt < 3 else "b", prompt), 0, **figures)
+        return Record(Cell("plain", "a" if prompt < 3 else "b", prompt, batch=1 + prompt % 2), 0, **figures)
 
     whole = {"new_tokens": 11, "seconds": 9.0, "decode_seconds": 2.0}
     records = [
@@ -92,8 +92,10 @@ def test_rates_are_those_of_the_decode_phase_of_calls_that_did_not_fail():
         record(2, new_tokens=1, decode_seconds=0.0),
         record(3, **whole),
     ]
-    assert [*rates_of(records)["plain"].values()] == [5.0, 5.0]
-    assert len(rates_of(records, "a")["plain"]) == 1 and rates_of(records, "c") == {}
+    assert [*rates_of(records)["plain"].values()] == [5.0, 4.5]
+    for scope in (Scope(task="a"), Scope(batch=1), Scope("a", 1)):
+        assert [*rates_of(records, scope)["plain"].values()] == [5.0]
+    assert rates_of(records, Scope(task="c")) == rates_of(records, Scope("a", 2)) == {}
 
 
 def test_noise_of_equal_ratios_is_the_margin():

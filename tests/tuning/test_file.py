@@ -25,11 +25,13 @@ TUNED = replace(
         target={"name": "big", "layers": 3},
         draft={"name": "small", "layers": 1},
         entries=(
-            Entry(0.0, GREEDY, None, 1.5, "the default"),
-            Entry(0.0, WARM, "code", 1.7, "better"),
-            Entry(1.0, OFF, None, 1.0, "nothing pays"),
+            Entry(0.0, GREEDY, None, None, 1.5, "the default"),
+            Entry(0.0, WARM, "code", None, 1.7, "better"),
+            Entry(0.0, OFF, None, 8, 1.0, "nothing pays here"),
+            Entry(1.0, OFF, None, None, 1.0, "nothing pays"),
         ),
         tasks=("code", "qa"),
+        batch_sizes=(1, 8),
         measured={"threads": 1},
     ),
 )
@@ -65,11 +67,19 @@ def test_the_nearest_temperature_that_was_tuned():
     assert WARM.at(0.7) is WARM
 
 
+def test_the_nearest_number_of_rows_that_was_tuned():
+    """But sampled rows must not depend on their neighbours, whatever the nearest temperature."""
+    assert [TUNED.at(0.0, rows).spec_source for rows in (1, 2, 4, 5, 8, 64)] == ["hybrid"] * 3 + ["none"] * 3
+    assert {TUNED.at(0.3, rows).spec_source for rows in (1, 8)} == {"hybrid"}
+    assert WARM.at(0.0, 8) is WARM
+
+
 def test_tasks(tmp_path):
     TUNED.save_pretrained(tmp_path)
     code, qa = (SpecConfig.from_pretrained(tmp_path, task=task) for task in ("code", "qa"))
     assert code.at(0.0).spec_strategy == "block" and code.at(1.0).spec_source == "none"
     assert qa.at(0.0).spec_source == "hybrid" and code.spec_strategy == "block"
+    assert {each.at(0.0, 8).spec_source for each in (code, qa)} == {"none"}, "what was found for a batch holds for all"
     with pytest.raises(SpecUnsupportedError, match=r"task='math': It knows code, qa\. Leave task= out"):
         SpecConfig.from_pretrained(tmp_path, task="math")
     WARM.save_pretrained(tmp_path)
@@ -144,8 +154,11 @@ WRONG = {
     "no target": (tuned(target=None), "its 'target' is None"),
     "a draft that is none": (tuned(draft="small"), "its 'draft' is 'small'"),
     "no temperature": (tuned(settings=entry()["settings"]), r"settings\[0\] is for temperature=None, task=None"),
-    "unknown task": (tuned(tasks=[]), r"settings\[1\] is for temperature=0\.0, task='code'"),
-    "tasks alone": (tuned(settings=to_dict(TUNED)["settings"][1:2]), "it holds settings of tasks alone"),
+    "unknown task": (tuned(tasks=[]), r"settings\[1\] is for temperature=0\.0, task='code', batch=None"),
+    "unknown batch": (tuned(batch_sizes=[1, 4]), r"settings\[2\] is for temperature=0\.0, task=None, batch=8"),
+    "no batch sizes": (tuned(batch_sizes=[]), r"its 'batch_sizes' is \[\]"),
+    "a batch of none": (tuned(batch_sizes=[0, 8]), r"its 'batch_sizes' is \[0, 8\]"),
+    "tasks alone": (tuned(settings=to_dict(TUNED)["settings"][1:2]), "it holds settings of tasks or batch sizes alone"),
 }
 
 

@@ -45,6 +45,14 @@ def test_text_and_model_take_turns_where_both_can_draft():
     assert survey.choose([row], [[]]) == [NOTHING]
 
 
+def test_rows_draft_alike_for_they_share_a_forward():
+    survey, rows = copy.deepcopy(Survey()), [type("Row", (), {"index": i})() for i in range(3)]
+    both = [Offer("lookup", 9, 2, costs=False), Offer("draft", 9)]
+    for width in WIDTHS:
+        chosen = survey.choose(rows, [both, both[1:], both])
+        assert [c.width for c in chosen] == [width] * 3 and (not width or chosen[0] == chosen[2])
+
+
 def seen(seconds: float, accepted: int) -> Survey:
     survey = Survey()
     survey.tops = {0: [0.5] * 4}

@@ -1,17 +1,22 @@
 """A pair is tuned: who runs when, what is checked before, and that the outcome is one that generate() takes."""
 
+import io
 import re
 import time
 
 import pytest
 import torch
 from bench_toys import WORDS
+from rich.console import Console
 from toys import noisy, plain, prompts, tiny, toy_tokenizer
 
 import hf_specgen
 from hf_specgen import SpecConfig
 from hf_specgen.benchmarking import contenders
-from hf_specgen.tuning import Tuner, candidates, tune
+from hf_specgen.benchmarking.summary import call_of
+from hf_specgen.tuning import Tuner, candidates, report, tune
+from hf_specgen.tuning import tuner as tuner_module
+from hf_specgen.tuning.choosing import EVERYTHING, LEAST
 from hf_specgen.tuning.file import to_dict
 
 SMALL = {"max_new_tokens": 10, "repeats": 2}
@@ -76,6 +81,35 @@ def test_everybody_takes_turns_and_new_ones_join_after_the_first_round(pair, mon
     assert config.tuned.measured["prompts"] == {"prompts": 2}
 
 
+def test_batch_sizes_are_tried_together_and_told_apart_where_they_differ(pair, monkeypatch):
+    """Here, time is told: drafting is twice as fast as plain decoding alone, and half as fast in a batch."""
+    monkeypatch.setattr(tuner_module, "rates_of", lambda records, scope=EVERYTHING: rates_as_told(records, scope))
+    texts = {"a": WORDS[:2], "b": WORDS[3:4]}
+    one = tuner(pair, texts, temperatures=(0.0, 1.0), batch_sizes=(1, 3), limit=2, max_new_tokens=8)
+    assert [(job.task, job.batch) for job in one.groups[0][:4]] == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+    config = one.run()
+    for outcome in one.outcomes:
+        assert {r.cell.batch for r in outcome.records} == {1, 3} and not any(r.error for r in outcome.records)
+    places = [(entry.temperature, entry.batch, entry.settings.spec_source) for entry in config.tuned.entries]
+    assert places == [(0.0, None, "hybrid"), (0.0, 3, "none"), (1.0, None, "hybrid")]
+    assert {rows for rows, *_ in config.knowledge.costs["target"]} >= {1, 3}, "tables of both"
+    assert config.tuned.measured["prompts"] == {"a": 1, "b": 1} and config.tuned.batch_sizes == (1, 3)
+    told = Console(width=200, file=io.StringIO())
+    told.print(report.table(one.outcomes))
+    printed = told.file.getvalue()
+    assert "temperature 0, batch 3" in printed and "→ batch 3: plain decoding: nothing" in printed
+    assert report.to_dict(one.outcomes[0])["winners"][1]["batch"] == 3
+
+
+def rates_as_told(records, scope) -> dict:
+    rates: dict = {}
+    for record in filter(scope.holds, records):
+        slow = {1: 2.0, 3: 0.5}[record.cell.batch] if record.cell.contender == "hybrid" else 1.0
+        calls = {(call_of(record), i): slow for i in range(LEAST if record.cell.batch == 1 else 3)}
+        rates.setdefault(record.cell.contender, {}).update(calls)
+    return {name: rates[name] for name in ("plain", "hybrid") if name in rates}
+
+
 def test_a_vocabulary_that_cannot_be_trimmed_is_told(pair, monkeypatch):
     monkeypatch.setattr(candidates, "VOCABULARIES", (32,))
     draft = noisy(pair[0])
@@ -126,6 +160,7 @@ def test_what_cannot_decode_is_raised(pair, monkeypatch):
         ({"limit": 0}, "limit=0: pass a whole number"),
         ({"minutes": 0}, "minutes=0: pass a number above 0"),
         ({"repeats": 0}, "repeats=0"),
+        ({"batch_sizes": (0,)}, "batch_sizes=0"),
         ({"max_new_tokens": 1}, "max_new_tokens=1"),
         ({"temperatures": ()}, "temperatures is empty"),
         ({"temperatures": (-1.0,)}, r"temperatures=-1\.0"),
