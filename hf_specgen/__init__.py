@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from .session import SpecSession
     from .stats import RowStats, SpecStats, collect_stats
     from .verifiers import Proposal, Verdict, Verifier
+    from .verifying.certificate import Certificate
+    from .verifying.verification import verify
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Certificate": "verifying.certificate",
     "CheckpointError": "checkpoints.headers",
     "Drafter": "drafters",
     "GoodputLength": "lengths",
@@ -59,9 +62,11 @@ _WHERE = {
     "load_pair": "pairing.loading",
     "measure_pair": "measuring.measure",
     "recommend": "pairing.recommend",
+    "verify": "verifying.verification",
 }
 
 __all__ = [
+    "Certificate",
     "CheckpointError",
     "Drafter",
     "GoodputLength",
@@ -93,6 +98,7 @@ __all__ = [
     "load_pair",
     "measure_pair",
     "recommend",
+    "verify",
 ]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, check_pair, cost, demo, plan, quantize, recommend, tune
+from . import bench, check_pair, cost, demo, plan, quantize, recommend, tune, verify
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -33,6 +33,7 @@ app.command("plan")(plan.command)
 app.command("quantize")(quantize.command)
 app.command("bench")(bench.command)
 app.command("tune")(tune.command)
+app.command("verify")(verify.command)
 app.command("cost")(cost.command)
 app.command("demo")(demo.command)
 

@@ -1,0 +1,287 @@
+"""A verification: what it is to look at, checked; then greedy texts, sampled laws, and the certificate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..benchmarking.calls import Models, settings_of
+from ..benchmarking.loading import Side, load
+from ..benchmarking.machine import device_name, versions
+from ..benchmarking.tasks import own_tasks, spread
+from ..cache.reader import device_of
+from ..errors import SpecUnsupportedError
+from ..measuring.prompts import encode, read_prompts
+from ..pairing.places import device_at
+from ..verifiers import STRATEGIES
+from . import contexts, law
+from .certificate import Certificate, described
+from .greedy import WIDTHS, Noise, judge
+from .reading import Reading, decode, follow, in_blocks
+from .texts import ALONE, BATCH, call_of, speculate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..measuring.prompts import Messages
+
+    ModelOrName = PreTrainedModel | str | os.PathLike[str]
+    Prompts = Sequence[str | Messages] | str | os.PathLike[str] | None
+
+Listener = Callable[[str, int, int], None]
+"""Told what was done last, and how many steps of how many are done."""
+
+
+class Verification:
+    """Made, it has checked what can be checked without weights; `run` loads, decodes and judges.
+
+    Args:
+        target, draft: folders, Hub ids or models.
+        tokenizer: the target's; None: the one beside its checkpoint.
+        prompts: a list, a file (see `read_prompts`), or None: short ones of the package's own.
+        limit: at most so many of them.
+        max_new_tokens: of each greedy text.
+        temperature: of the sampled tokens; 0 leaves sampling out.
+        strategies: whose laws are tested. Greedily, all of them are one.
+        num_assistant_tokens: drafted in a round (in the law test three at most).
+        samples: continuations that are drawn for each strategy: four times as many see half as large an error.
+        seed: of the draws.
+        dtype, device, draft_quantization: as in `load_pair`, for what is not loaded yet.
+
+    Raises:
+        ValueError, OSError, ImportError: what is wrong, before anything is loaded.
+    """
+
+    def __init__(
+        self,
+        target: ModelOrName,
+        draft: ModelOrName,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        prompts: Prompts = None,
+        *,
+        limit: int = 4,
+        max_new_tokens: int = 48,
+        temperature: float = 1.0,
+        strategies: Sequence[str] = ("rejection",),
+        num_assistant_tokens: int = 5,
+        samples: int = 384,
+        seed: int = 0,
+        dtype: str = "auto",
+        device: str | None = None,
+        draft_quantization: str | None = None,
+    ):
+        least = {"limit": 1, "max_new_tokens": 3, "num_assistant_tokens": 1, "samples": 1, "seed": 0}
+        given = {"limit": limit, "max_new_tokens": max_new_tokens, "samples": samples, "seed": seed}
+        for name, value in (given | {"num_assistant_tokens": num_assistant_tokens}).items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < least[name]:
+                raise ValueError(f"{name}={value!r}: pass a whole number of at least {least[name]}.")
+        if not (isinstance(temperature, (int, float)) and math.isfinite(temperature) and temperature >= 0):
+            raise ValueError(f"temperature={temperature!r}: pass a number from 0 (no sampling) on.")
+        strategies = tuple(strategies)
+        if not strategies or len({*strategies}) < len(strategies) or not {*strategies} <= STRATEGIES.keys():
+            raise ValueError(f"strategies={strategies!r}: choose among {', '.join(STRATEGIES)}, each once.")
+        if draft is None:
+            raise ValueError("There is no draft to verify: pass one.")
+        self.settings = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": float(temperature),
+            "strategies": list(strategies),
+            "num_assistant_tokens": num_assistant_tokens,
+            "samples": samples,
+            "seed": seed,
+        }
+        self.device = device
+        device_at(device, "device")
+        prompts = _chosen(prompts, limit)
+        self.target, self.draft = Side("target", target, dtype), Side("draft", draft, dtype, draft_quantization)
+        self.tokenizer = tokenizer or self.target.tokenizer()
+        self.prompts = {"count": len(prompts), "sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]}
+        self.rows = [encode(self.tokenizer, prompt)["input_ids"][0].tolist() for prompt in prompts]
+        room = self.target.context_length()
+        if (longest := max(map(len, self.rows))) + max_new_tokens + law.DRAFTED + 2 > room:
+            raise ValueError(
+                f"A prompt of {longest} tokens and {max_new_tokens} new ones do not fit into the target's {room} "
+                "positions: leave it out, or ask for less."
+            )
+
+    @torch.no_grad()
+    def run(self, listener: Listener = lambda *step: None) -> Certificate:
+        """Load and verify.
+
+        Raises:
+            SpecUnsupportedError: the pair cannot be decoded speculatively, or not be verified here.
+            ValueError, OSError, ImportError: the models cannot be loaded.
+        """
+        start = time.monotonic()
+        models = load(self.target, self.draft, self.tokenizer, self.device)
+        if models.target.config.is_encoder_decoder:
+            raise SpecUnsupportedError(
+                f"{type(models.target).__name__} reads prompts with an encoder, and verify reads prompt and answer as "
+                "one text. Compare calls of generate() with and without the draft."
+            )
+        device = device_of(models.target, torch.device("cpu"))
+        forked = [device] if device.type == "cuda" else []
+        steps = _Steps(listener, self._steps())
+        with torch.random.fork_rng(forked), settings_of(models.target), settings_of(models.draft):
+            greedy = _Greedy(models, self.rows, self.settings, device, steps)
+            greedy.run()
+            laws = self._laws(models, greedy, steps) if self.settings["temperature"] else []
+        return Certificate(
+            greedy.checks,
+            greedy.noise,
+            laws,
+            drafted=greedy.drafted,
+            accepted=greedy.accepted,
+            target=described(models.target),
+            draft=described(models.draft),
+            machine={"versions": versions(), "device": device_name(device), "threads": torch.get_num_threads()},
+            settings=self.settings,
+            prompts=self.prompts,
+            seconds=round(time.monotonic() - start, 1),
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def _steps(self) -> int:
+        """Texts that are decoded or read, and batches that are drawn."""
+        prompts = len(self.rows)
+        greedy = prompts * (2 + len(WIDTHS)) + (2 if prompts > 1 else 0)
+        draws = law.batches(self.settings["samples"]) * len(self.settings["strategies"])
+        return greedy + (prompts + draws if self.settings["temperature"] else 0)
+
+    def _laws(self, models: Models, greedy: _Greedy, steps: _Steps) -> list[law.Law]:
+        temperature = self.settings["temperature"]
+        k = min(law.DRAFTED, self.settings["num_assistant_tokens"])
+        places = []
+        for prompt, (ids, plain) in enumerate(zip(self.rows, greedy.plain, strict=True)):
+            places.append(contexts.choose(models, prompt, ids, plain.taken, temperature, k))
+            steps.done("contexts")
+        return [
+            law.check_law(
+                models,
+                places,
+                strategy,
+                temperature=temperature,
+                samples=self.settings["samples"],
+                k=k,
+                noise=greedy.noise.typical,
+                seed=self.settings["seed"],
+                listener=lambda strategy=strategy: steps.done(f"sampling, {strategy}"),
+            )
+            for strategy in self.settings["strategies"]
+        ]
+
+
+class _Greedy:
+    """Greedy texts of the prompts, alone and in one batch, and plain decoding's readings of them.
+
+    Attributes:
+        plain: plain's texts. checks, noise, drafted, accepted: see `Certificate`.
+    """
+
+    def __init__(self, models: Models, rows: list[list[int]], settings: dict[str, Any], device, steps: _Steps):
+        self.models, self.rows, self.device, self.steps = models, rows, device, steps
+        self.new, self.k = settings["max_new_tokens"], settings["num_assistant_tokens"]
+        self.strategy = settings["strategies"][0]
+        self.plain: list[Reading] = []
+        self.noise, self.checks = Noise(), []
+        self.drafted = self.accepted = 0
+        self.known: dict[tuple[int, tuple[int, ...]], Reading] = {}
+
+    def run(self) -> None:
+        calls = [call_of(self.models, [row], self.new) for row in self.rows]
+        found: list[tuple[int, str, list[int], str | None]] = []
+        for prompt, call in enumerate(calls):
+            self.plain.append(decode(self.models, call))
+            self.steps.done("plain text")
+            found += self._speculated(call, ALONE, "draft", [prompt])
+            self._read(prompt, self.plain[prompt], True)
+        if len(self.rows) > 1:
+            together = call_of(self.models, self.rows, self.new)
+            found += self._speculated(together, BATCH, "hybrid", range(len(self.rows)))
+            for plain, other in zip(self.plain, follow(self.models, together, self.plain), strict=True):
+                self.noise.add(f"batch of {len(self.rows)}", plain, other, self.models.target.dtype)
+            self.steps.done("noise in a batch")
+        if not self.drafted:
+            raise SpecUnsupportedError(
+                "Nothing was drafted, so that there is nothing to verify: ask for more new tokens, or other prompts."
+            )
+        parted = [self._reading(prompt, ids) for prompt, _, ids, _ in found]  # before anything is judged: it adds noise
+        self.checks = [
+            judge(prompt, how, self.plain[prompt].taken, ids, problem, reading, self.noise)
+            for (prompt, how, ids, problem), reading in zip(found, parted, strict=True)
+        ]
+
+    def _speculated(self, call, how: str, source: str, prompts: Sequence[int]) -> list:
+        decoded = speculate(self.models, call, self.strategy, self.k, source)
+        self.drafted += decoded.stats.drafted
+        self.accepted += decoded.stats.accepted
+        self.steps.done(f"speculative text, {how}")
+        return list(zip(prompts, [how] * len(prompts), decoded.ids, decoded.problems, strict=True))
+
+    def _reading(self, prompt: int, ids: list[int]) -> Reading | None:
+        """Plain decoding's reading of a text that is not plain's own; its noise is counted, too."""
+        if ids == self.plain[prompt].taken or not ids:
+            return None
+        key = prompt, tuple(ids)
+        if key not in self.known:
+            call = call_of(self.models, [self.rows[prompt]], self.new)
+            (self.known[key],) = follow(self.models, call, [ids])
+            self._read(prompt, self.known[key], False)
+        return self.known[key]
+
+    def _read(self, prompt: int, text: Reading, counted: bool) -> None:
+        for width in WIDTHS:
+            other = in_blocks(self.models, self.rows[prompt], text, width, self.device)
+            self.noise.add(f"{width} positions", text, other, self.models.target.dtype)
+            if counted:
+                self.steps.done("noise of wider blocks")
+
+
+class _Steps:
+    def __init__(self, listener: Listener, total: int):
+        self.listener, self.total, self.count = listener, total, 0
+
+    def done(self, what: str) -> None:
+        self.count += 1
+        self.listener(what, self.count, self.total)
+
+
+def verify(
+    target: ModelOrName,
+    draft: ModelOrName,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    prompts: Prompts = None,
+    **options: Any,
+) -> Certificate:
+    """Bug or rounding? Whether a pair decodes losslessly here, greedy and sampled: `print(verify(target, draft))`.
+
+    Args:
+        options: those of `Verification`, which says what all of them mean.
+
+    Raises:
+        SpecUnsupportedError, ValueError, OSError, ImportError: see `Verification`.
+    """
+    return Verification(target, draft, tokenizer, prompts, **options).run()
+
+
+def _chosen(prompts: Prompts, limit: int) -> list[str | Messages]:
+    if prompts is None:  # each task's shortest: what matters here is the answer
+        shortest = [min(texts, key=lambda text: len(str(text))) for texts in own_tasks().values()]
+        return sorted(shortest, key=lambda text: len(str(text)))[:limit]
+    if isinstance(prompts, (str, os.PathLike)):
+        return read_prompts(prompts, limit)
+    found = list(prompts)
+    for prompt in found:
+        if not isinstance(prompt, (str, list)) or not prompt:
+            raise ValueError(f"A prompt is {prompt!r:.60}: pass a text, or a list of chat messages.")
+    if not found:
+        raise ValueError("There are no prompts to verify with.")
+    return [found[i] for i in spread(len(found), limit)]

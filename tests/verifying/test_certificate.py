@@ -1,0 +1,107 @@
+"""The certificate: what it holds, and that it is written whole or not at all."""
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from toys import tiny, toy_tokenizer
+from verifying_toys import PROMPTS, verified
+
+import hf_specgen
+from hf_specgen import SpecUnsupportedError
+from hf_specgen.verifying.certificate import described
+
+
+@pytest.fixture(scope="module")
+def found():
+    return verified("random", torch.bfloat16, strategies=("rejection", "block"), samples=64)
+
+
+def test_it_holds_what_it_rests_on(found, tmp_path):
+    path = found.save(tmp_path / "new" / "certificate.json")
+    told = json.loads(path.read_text())
+    assert told == json.loads(json.dumps(found.to_dict()))
+    assert (told["format"], told["verdict"], told["lossless"], told["faults"]) == (1, found.verdict, True, [])
+    assert told["greedy"]["noise"]["tolerance"] == 2 * told["greedy"]["noise"]["largest"] > 0
+    assert len(told["greedy"]["texts"]) == 4 and told["greedy"]["drafted"] > 0
+    assert [law["strategy"] for law in told["sampling"]] == ["rejection", "block"]
+    assert told["sampling"][0]["passed"] and 0 < told["sampling"][0]["visible_shift"] < 1
+    assert len(told["sampling"][0]["tests"]) == 24 and told["sampling"][0]["power"] == 0.9
+    assert told["target"]["dtype"] == "bfloat16" and len(told["target"]["weights"]) == 16
+    assert told["machine"]["versions"]["torch"] and told["date"].endswith("+00:00")
+    assert told["prompts"] == {"count": 2, "sha256": told["prompts"]["sha256"]}
+    assert told["settings"]["samples"] == 64 and told["command"] is None
+    assert not any(text in path.read_text() for text in PROMPTS)
+    assert [file.name for file in path.parent.iterdir()] == ["certificate.json"]
+
+
+def test_as_text(found):
+    lines = str(found).splitlines()
+    assert lines[0] == f"verdict   {found.verdict}"
+    assert any(line.startswith("noise     plain decoding's own scores move by up to 0.0") for line in lines)
+    assert "a rule that moves" in str(found) and lines[-1].startswith("where     bfloat16 on ")
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(found, tmp_path, monkeypatch):
+    (tmp_path / "certificate.json").write_text("before")
+
+    def full(self, text, **_):
+        with self.open("w") as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        found.save(tmp_path / "certificate.json")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("certificate.json", "before")]
+
+
+def test_weights_are_told_apart():
+    model = tiny()
+    changed = copy.deepcopy(model)
+    assert described(model) == described(changed)
+    with torch.no_grad():
+        changed.get_output_embeddings().weight.mul_(1.01)
+    assert described(model)["weights"] != described(changed)["weights"]
+    assert described(tiny().to(torch.bfloat16))["weights"] != described(model)["weights"]
+    assert described(tiny().to("meta"))["weights"] is None
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"samples": 0}, "samples=0: pass a whole number of at least 1"),
+        ({"max_new_tokens": 2}, "max_new_tokens=2"),
+        ({"limit": True}, "limit=True"),
+        ({"temperature": -1}, "temperature=-1"),
+        ({"strategies": ("typical",)}, "choose among rejection, block, coupled"),
+        ({"strategies": ()}, "choose among"),
+        ({"prompts": []}, "There are no prompts"),
+        ({"prompts": [5]}, "A prompt is 5"),
+        ({"max_new_tokens": 600}, "do not fit into the target's 512 positions"),
+    ],
+)
+def test_wrong_values_are_told_before_anything_is_decoded(options, said, monkeypatch):
+    monkeypatch.setattr("hf_specgen.verifying.verification.load", None)
+    with pytest.raises(ValueError, match=said):
+        verified(**options)
+
+
+def test_nothing_drafted_is_nothing_verified():
+    target = tiny()
+    ends = hf_specgen.verify(target, tiny(seed=9), toy_tokenizer(), PROMPTS[:1], max_new_tokens=8, temperature=0)
+    assert ends.drafted
+    first = target(toy_tokenizer()(PROMPTS[0], return_tensors="pt")["input_ids"]).logits[0, -1].argmax()
+    target.generation_config.eos_token_id = int(first)  # every answer ends at once
+    with pytest.raises(SpecUnsupportedError, match="Nothing was drafted"):
+        hf_specgen.verify(target, tiny(seed=9), toy_tokenizer(), PROMPTS[:1], max_new_tokens=8, temperature=0)
+
+
+def test_a_token_that_the_target_excludes_can_be_written_down(found, tmp_path):
+    worst = dataclasses.replace(found.texts[0], verdict="fault", gap=float("inf"), worst=float("inf"), why="…")
+    path = dataclasses.replace(found, texts=[worst]).save(tmp_path / "certificate.json")
+    told = json.loads(path.read_text())
+    assert told["verdict"] == "FAULT" and told["greedy"]["texts"][0]["worst"] is None
