@@ -25,14 +25,15 @@ class Budget:
     def trial_due(self, cost: float) -> bool:
         return self.idle >= self.wait and self.rounds % TOGETHER == 0 and self.allows(cost)
 
-    def book(self, time: float, tokens: float, drafted: bool) -> None:
-        """Count a round of so many plain steps and tokens per row."""
+    def book(self, time: float, tokens: float, drafted: bool, tried: bool) -> None:
+        """Count a round of so many plain steps and tokens per row. `tried`: with the source that trials are made of."""
         self.taken += time
         self.rounds += 1
-        if not drafted:
+        if drafted:
+            self.lost += time - tokens
+        if not tried:
             self.idle += 1
             return
-        self.lost += time - tokens
         if tokens > time:
             self.wait = FIRST_WAIT
         elif self.idle >= self.wait:

@@ -32,7 +32,13 @@ BLIND_EVIDENCE = 5
 `drafters.lookup.evidence`): the others pay for what it drafts."""
 BLIND_WIDTH = 0.06
 """And the model drafts no more tokens than cost so much of a step: in a forward that is shared, all pay for the longest
-draft. On a CPU this leaves one token, on a GPU six."""
+draft. On a GPU this leaves six. On a CPU it leaves one, and nothing is drafted: rows that judge the same draft by their
+own texts come to different ends, and those that draft would hold up the others by more than they gain."""
+BLIND = (
+    "sampled with a rule whose ids depend on the drafts, so that rows are planned apart, and without measured costs: on "
+    "this device rows that draft could hold up others by more than they gain. Pass spec_session=SpecSession(), a "
+    'spec_config of `hf-specgen tune`, or spec_strategy="coupled"'
+)
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
@@ -63,20 +69,20 @@ class Planner:
     def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
         self.terms, self.costs = terms, costs
         self.blind = not terms.free and not costs.measured
-        self.longest = longest
-        if self.blind and terms.position_cost:
-            self.longest = min(longest, max(1, round(BLIND_WIDTH / terms.position_cost)))
+        self.longest, position = longest, terms.position_cost + terms.second_cost
+        if self.blind and position:
+            self.longest = min(longest, round(BLIND_WIDTH / position))
+        self.harmful = self.blind and position > BLIND_WIDTH / 2
         # Rows that a forward is taken to have where neighbours may not be looked at (there, costs do not change).
         self.usual_rows = costs.usual_rows
         self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)
         self.apart: dict[int, Acceptance] = {}
         self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
         self.times = FadingMean()  # of such rounds
-        # Neighbours that do not gain pay for this row's trials, and a row that only breaks even holds them up.
-        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)
-        self.bar = max(MARGIN, terms.position_cost) if self.blind else MARGIN
+        self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)  # neighbours pay for this row's trials
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
+        self.modelling = False  # whether it could in this round
         self.rate = 1.0  # R
         # Of this round, by the row's index: what a token is worth, the tops of its drafted tokens' distributions, and
         # the chance that all of those are accepted.
@@ -93,7 +99,8 @@ class Planner:
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
         model_time = self._ask_model(prospects)
-        with_model, width = self._best(prospects, model_time if self.rate > 1 + self.bar else None)
+        self.modelling = model_time is not None
+        with_model, width = self._best(prospects, model_time if self.rate > 1 + MARGIN else None)
         if not with_model and not width:
             drafting = model_time is not None
             if self.budget.trial_due(self.time(1, int(drafting)) - 1):
@@ -136,7 +143,8 @@ class Planner:
         tokens = sum(self.worth[r.index] * (r.accepted + 1) for r in rounds)
         drafted = max(max(r.drafted, 1) if r.choice.width else 0 for r in rounds)
         most = 1 + drafted  # no draft that was begun takes longer: what did was a disturbance
-        self.budget.book(min(time, most), tokens, any(r.choice.width for r in rounds))
+        drafting = any(r.choice.width for r in rounds)
+        self.budget.book(min(time, most), tokens, drafting, modelled if self.modelling else drafting)
 
     def time(self, drafted: int, steps: int) -> float:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
@@ -180,7 +188,7 @@ class Planner:
         """
         asked = [p for p in prospects if p.draft is not None]
         self.rate = 1.0
-        if not asked or (not self.begun and self._beyond_hope(asked)):
+        if not asked or (not self.begun and self._out_of_the_question(asked)):
             return None
         most = self._affordable(min(self.longest, max(p.draft.most for p in asked)), with_model=True)
         if not most:
@@ -214,9 +222,12 @@ class Planner:
             most -= 1
         return most
 
-    def _beyond_hope(self, asked: list[Prospect]) -> bool:
+    def _out_of_the_question(self, asked: list[Prospect]) -> bool:
         """Whether the draft need not even read the prompt: with the best acceptance it would not pay, or not in the
-        tokens that are left."""
+        tokens that are left; or others would (see `BLIND_WIDTH`)."""
+        if self.harmful:
+            self.why_off = BLIND
+            return True
         draft, all_kept, tokens, best = self._draft_time(), 1.0, 1.0, 0.0
         for k in range(1, self.longest + 1):
             all_kept *= BEST_CASE

@@ -10,6 +10,7 @@ from cheap_toys import deep, early_exit, repeating
 from toys import noisy, prompts, row_alone, spec
 
 import hf_specgen
+from hf_specgen.decoding import call as decoding
 from hf_specgen.stats import Clock
 
 LENGTHS, NEW, VOCAB = [5, 20, 12], 16, 8
@@ -32,6 +33,12 @@ CALLS += [pytest.param("block", {}, id="block")]
 def pair():
     target = deep(6, 0.1, scale=8.0, vocab_size=VOCAB, hidden_size=16, num_attention_heads=2, num_key_value_heads=1)
     return target, noisy(early_exit(target), 0.05)
+
+
+@pytest.fixture(autouse=True)
+def cheap_positions(monkeypatch):
+    """As on a GPU: where a position costs what it does on a CPU, nothing is drafted without measured costs."""
+    monkeypatch.setattr(decoding, "position_costs", lambda model: (0.01, 0.0))
 
 
 def call(pair, batch, strategy="rejection", seeds=None, **kwargs):
@@ -140,3 +147,12 @@ def test_one_generator_serves_the_batch_as_ever(pair, strategy):
     first = call(pair, prompts([6], vocab=VOCAB), strategy, generator=None).sequences
     torch.manual_seed(5)
     assert torch.equal(call(pair, prompts([6], vocab=VOCAB), strategy, generator=None).sequences, first)
+
+
+def test_on_a_cpu_the_model_drafts_once_a_session_knows_the_costs(pair, monkeypatch):
+    """Until then rows, which must not see each other, could hold each other up."""
+    monkeypatch.undo()
+    batch, session = repeating(LENGTHS, vocab=VOCAB), hf_specgen.SpecSession()
+    first = call(pair, batch, spec_source="draft", spec_session=session).spec_stats
+    assert first.drafted == 0 and "spec_session" in first.off_reason
+    assert call(pair, batch, spec_source="draft", spec_session=session).spec_stats.drafted > 0

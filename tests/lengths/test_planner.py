@@ -157,12 +157,22 @@ def test_a_plain_step_is_timed_before_a_draft_of_small_gain_is_judged():
         assert choose(plan, [[Offer("draft", 50)]])[0].width in widths, "where clocks are not looked at, none is timed"
 
 
-@pytest.mark.parametrize("position, most", [(0.06, 1), (0.01, 6), (0.9, 1), (0.0, LONGEST)])
+@pytest.mark.parametrize("position, most", [(0.03, 2), (0.01, 6), (0.0, LONGEST)])
 def test_planned_blindly_a_draft_is_no_longer_than_neighbours_may_pay_for(position, most):
     terms = Machine(0.02, position).terms(free=False, knowledge=Knowledge())
     blind = Planner(terms, Costs(1.0, 0.02, position), sure_of({("draft", 0): 0.98}), LONGEST)
     blind.begun = True
-    assert choose(blind, [[Offer("draft", 50)]])[0].width <= most == blind.longest
+    assert 0 < choose(blind, [[Offer("draft", 50)]])[0].width <= most == blind.longest
+
+
+@pytest.mark.parametrize("position, second", [(0.06, 0.0), (0.02, 0.3), (0.12, 0.0)])
+def test_planned_blindly_nothing_is_drafted_where_one_token_holds_the_others_up(position, second):
+    terms = Machine(0.02, position).terms(free=False, second_cost=second, knowledge=Knowledge())
+    costs, sure = Costs(1.0, 0.02, position, second), sure_of({("draft", 0): 0.98})
+    blind = Planner(terms, costs, sure, LONGEST)
+    assert choose(blind, [[Offer("draft", 50)]] * 3) == [NOTHING] * 3 and "spec_session" in blind.why_off
+    costs.observe_target(1, 1, 1.0)
+    assert choose(Planner(terms, costs, sure, LONGEST), [[Offer("draft", 50)]])[0].width > 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])
