@@ -22,6 +22,7 @@ from .decoding.output import SpecGenerateOutput
 from .decoding.stream import Stream
 from .drafters import Drafter, Source, drafter_for, with_lookup
 from .errors import SpecUnsupportedError
+from .lengths import GoodputLength
 from .pairing import pair_up
 from .stats import SpecStats, publish
 from .unwrap import unwrap
@@ -130,6 +131,7 @@ class SpecGenerationMixin(GenerationMixin):
             vocabulary=spec_request.vocabulary,
             never=never,
             draft_vocab_size=settings.draft_vocab_size,
+            may_trim=isinstance(settings.length, GoodputLength) and not settings.compile,
             **{name: kwargs[name] for name in ("device", "rows", "source")},
         )
         return with_lookup(drafter, settings, generation_config, never)

@@ -56,7 +56,8 @@ class SpecConfig:
             lookup.
         max_matching_ngram_size: the longest n-gram that lookup searches for first.
         draft_vocab_size: the draft computes logits for so many of its tokens only (or for a list of ids), and for those
-            of the prompt.
+            of the prompt. None: all; of a large vocabulary, where the schedule is "goodput" and the head is much of a
+            draft's step, the frequent ones while the text is made of them (see `drafters.frequent`).
         assistant_confidence_threshold: a row stops drafting, before drawing, once the draft's most probable token has
             less than this probability. None or 0 = off.
         compile: True compiles the steps of both models (torch.compile; CUDA graphs on a GPU), once per model and shape

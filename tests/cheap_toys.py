@@ -29,9 +29,11 @@ def early_exit(target, layers: int = 1):
 
 
 def told_cheap(monkeypatch, draft, share: float = 0.05) -> None:
-    """Let every call believe that a forward of this draft takes this share of one of its target, whatever it is."""
+    """Let every call believe that a forward of this draft takes this share of one of its target, whatever it is, and
+    that a position costs little, as on a GPU: on a CPU, nothing is drafted without measured costs."""
     from hf_specgen.decoding import call
 
+    monkeypatch.setattr(call, "position_costs", lambda model: (0.01, 0.0))
     monkeypatch.setattr(call, "expected_step", lambda model: share if model is draft else 1.0)
 
 

@@ -10,6 +10,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from ..errors import SpecUnsupportedError
 from .base import Drafter
 from .encoder import Source, check_encoder
+from .frequent import FrequentTokens
 from .generator import GeneratorDrafter
 from .hybrid import HybridDrafter
 from .lookup import LookupDrafter
@@ -32,6 +33,7 @@ def drafter_for(
     never: list[int],
     vocabulary: VocabularyMap | None,
     draft_vocab_size: int | list[int] | None = None,
+    may_trim: bool = False,
 ) -> Drafter | None:
     """The drafter for what the caller passed as `assistant_model`.
 
@@ -44,6 +46,7 @@ def drafter_for(
         never: ids that are not to be drafted (placeholders of images and sound).
         vocabulary: what the draft's ids stand for; None where both use the same.
         draft_vocab_size: see `SpecConfig`.
+        may_trim: whether a draft may do without its rare tokens where nothing was asked for.
     """
     if draft_vocab_size is not None and (draft is None or isinstance(draft, CandidateGenerator)):
         what = "there is no draft" if draft is None else f"a {type(draft).__name__} is no model"
@@ -78,6 +81,8 @@ def drafter_for(
                 "Leave it out, or use a draft with the target's tokenizer."
             )
         trimmed = Trimmed.of(draft, draft_vocab_size, reading.own(ends) if reading else ends)
+    elif may_trim and vocabulary is None:
+        trimmed = FrequentTokens.of_large(draft)
     return kind(draft, threshold, sorted({*ends, *own_ends}), device, source, never, reading, trimmed)
 
 

@@ -145,6 +145,8 @@ class ModelDrafter(Drafter):
         if not width:
             return Proposal.empty(len(rows), home)
         self.reader.cache.reserve(width + 1)
+        if self.trimmed is not None:
+            self.reader.model = self.network = self.trimmed.now(rows, self.reader.order)
         trials = trials_for_draft(rows)
         tokens, q, sure, self.peaks = [], [], [], []
         logits = self._read_unread(rows, widths)

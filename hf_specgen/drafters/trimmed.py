@@ -51,7 +51,7 @@ class Trimmed:
         """
         head = model.get_output_embeddings()
         rows = getattr(head, "out_features", None) or compat.text_config(model).vocab_size
-        special = {i for i in (*ends, *_special_ids(model)) if 0 <= i < rows}
+        special = {i for i in (*ends, *special_ids(model)) if 0 <= i < rows}
         if isinstance(size, int):
             if size < 1:
                 raise SpecUnsupportedError(f"draft_vocab_size={size}: pass how many tokens to keep, at least 1.")
@@ -67,7 +67,8 @@ class Trimmed:
             others = kept[first:]
         if first + len(others) >= rows:
             return None
-        _refuse(model, head)
+        if why := why_whole(model, head):
+            raise SpecUnsupportedError(f"draft_vocab_size: the draft {type(model).__name__} {why}. {WAY_OUT}")
         return cls(model, first, others)
 
     def begin(self, prompts: list[list[int]]):
@@ -82,7 +83,12 @@ class Trimmed:
             own = [[True] * len(known) + [i in own for i in together] for own in brought]
             self.barred = ~torch.tensor(own)
         head = self.model.get_output_embeddings()
-        return with_head(self.model, PartOfHead(head, self.first, self.more.to(head.weight.device)))
+        self.part = with_head(self.model, PartOfHead(head, self.first, self.more.to(head.weight.device)))
+        return self.part
+
+    def now(self, rows: list, order: list[int]):
+        """The model to compute with in this round, for rows at these places among those that `begin` was given."""
+        return self.part
 
     def expand(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits `[len(rows), first + more]` of some of the rows that `begin` was given, by their place there, as
@@ -138,7 +144,7 @@ def _way_to(model, head) -> list[str]:
     return next((name.split(".") for name, module in model.named_modules() if module is head), [])
 
 
-def _special_ids(model) -> set[int]:
+def special_ids(model) -> set[int]:
     """Beginnings, ends and padding that the model's configs name."""
     found: set[int] = set()
     for config in (compat.text_config(model), model.generation_config):
@@ -148,9 +154,9 @@ def _special_ids(model) -> set[int]:
     return found
 
 
-def _refuse(model, head) -> None:
-    """Raise for a draft whose output layer cannot be taken apart, or that would not compute through a copy."""
-    name, why = type(model).__name__, None
+def why_whole(model, head) -> str | None:
+    """Why a draft cannot be trimmed: its output layer cannot be taken apart, or it would not compute through a copy."""
+    why = None
     way = _way_to(model, head)
     passed = [model.get_submodule(".".join(way[:n])) for n in range(len(way) + 1)]
     replaced = [module for module in passed if "forward" in vars(module) or hasattr(module, "_hf_hook")]
@@ -173,8 +179,7 @@ def _refuse(model, head) -> None:
     else:
         fault = probe.once("trimmed", model, lambda: _fault(model, head))
         why = fault and f"cannot compute logits for some tokens only: {fault}"
-    if why:
-        raise SpecUnsupportedError(f"draft_vocab_size: the draft {name} {why}. {WAY_OUT}")
+    return why
 
 
 @torch.no_grad()
