@@ -44,7 +44,7 @@ def test_lossless(pair, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("verdict   LOSSLESS\n") and "\x1b" not in result.stdout and result.stderr == ""
     told = json.loads((tmp_path / "certificate.json").read_text())
-    assert told["lossless"] and told["command"].startswith("hf-specgen ")
+    assert told["lossless"] and told["command"].startswith("hf-specgen")
     assert [file.name for file in tmp_path.iterdir()] == ["certificate.json"]
 
 
