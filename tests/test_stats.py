@@ -549,4 +549,7 @@ def test_a_streamer_that_wants_sources_gets_them_with_the_tokens(target):
     out = run(target, Scripted(texts_of(target, batch), [PATTERN]), batch, streamer=streamer)
     sources = out.spec_stats.rows[0].token_sources
     assert torch.equal(streamer.prompt, batch["input_ids"])
-    assert streamer.got == [*((0, id_, s) for id_, s in zip(out.sequences[0, 7:].tolist(), sources, strict=True)), "end"]
+    assert streamer.got == [
+        *((0, id_, s) for id_, s in zip(out.sequences[0, 7:].tolist(), sources, strict=True)),
+        "end",
+    ]

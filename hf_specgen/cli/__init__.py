@@ -33,9 +33,9 @@ class Group(TyperGroup):
                 try:
                     code = super().main(*args, standalone_mode=False, **kwargs)
                 except UsageError as error:
-                    where = error.ctx.command_path if error.ctx is not None else NAME
-                    command = where.split()[-1]
-                    give_up(command, f"{error.format_message()} Try: {where} --help", exit_codes.FAILED)
+                    inside = error.ctx is not None and error.ctx.parent is not None
+                    command, path = (error.ctx.info_name, f"{NAME} {error.ctx.info_name}") if inside else (NAME, NAME)
+                    give_up(command, f"{error.format_message().rstrip('.')}. Try: {path} --help", exit_codes.FAILED)
         except typer.Exit as ended:
             code = ended.exit_code
         raise SystemExit(code or exit_codes.DONE)

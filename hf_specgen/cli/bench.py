@@ -134,7 +134,7 @@ def _run(bench: Bench) -> KeyboardInterrupt | OSError | None:
         try:
             bench.run(listen)
         except (KeyboardInterrupt, OSError) as stopped:
-            if isinstance(stopped, OSError) and not bench.records:
+            if not bench.records:
                 raise
             return stopped
     return None

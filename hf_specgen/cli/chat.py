@@ -13,7 +13,7 @@ from .common import quiet
 from .errors import described, one_line
 
 if TYPE_CHECKING:
-    from .streaming import Write
+    from .conversation import Conversation
     from .writer import Writer
 
 NAME = "chat"
@@ -48,7 +48,6 @@ def command(
     object per answer, each on a line of its own.
     """
     from .conversation import Conversation
-    from .streaming import nowhere, to_stdout
     from .writer import Writer, warnings_of_a_line
 
     with quiet(), warnings_of_a_line(NAME):
@@ -73,8 +72,8 @@ def command(
         if sys.stdin.isatty():
             told = ", ".join(f"{name} {what}" for name, what in COMMANDS.items())
             terminal.console(stderr=True).print(f"{told}; Ctrl-C stops an answer.", style="dim")
-        write = nowhere if as_json else to_stdout(provenance.begin(NAME) if show else False)
-        chat = Chat(writer, conversation, write, as_json)
+        colours = show and not as_json and provenance.begin(NAME)
+        chat = Chat(writer, conversation, colours, as_json)
         chat.run()
     from . import figures
 
@@ -84,16 +83,19 @@ def command(
 class Chat:
     """The turns. `stats`: of all answers that were not stopped."""
 
-    def __init__(self, writer: Writer, conversation, write: Write, as_json: bool):
+    def __init__(self, writer: Writer, conversation: Conversation, colours: bool, as_json: bool):
         from ..session import SpecSession
         from ..stats import SpecStats
 
-        self.writer, self.conversation, self.write, self.as_json = writer, conversation, write, as_json
+        self.writer, self.conversation, self.colours, self.as_json = writer, conversation, colours, as_json
         self.session, self.stats = SpecSession(), SpecStats()
 
     def run(self) -> None:
         """Until the input ends, or says so."""
-        while (said := _next_line()) not in (None, "/exit"):
+        while (line := _next_line()) is not None:
+            said = line.strip()
+            if said == "/exit":
+                return
             if said == "/reset":
                 self.conversation.reset()
                 self.session.reset()
@@ -102,21 +104,23 @@ class Chat:
             elif said in ("/help", "/?") or (said.startswith("/") and " " not in said):
                 typer.echo("; ".join(f"{name}: {what}" for name, what in COMMANDS.items()), err=True)
             elif said:
-                self._turn(said)
+                self._turn(line)
 
     def _turn(self, said: str) -> None:
         """An answer. One that cannot be given, or is stopped by Ctrl-C, does not end the chat."""
         from . import figures
+        from .streaming import nowhere, on_stdout
 
         pieces: list[str] = []
-
-        def write(piece: str, source: str | None) -> None:
-            pieces.append(piece)
-            self.write(piece, source)
-
         answer, why = None, ""
         try:
-            answer = self.writer.answer(self.conversation.ask(said), write, self.session)
+            with contextlib.nullcontext(nowhere) if self.as_json else on_stdout(self.colours) as show:
+
+                def write(piece: str, source: str | None) -> None:
+                    pieces.append(piece)
+                    show(piece, source)
+
+                answer = self.writer.answer(self.conversation.ask(said), write, self.session)
         except KeyboardInterrupt:
             why = "stopped"
         except ValueError as error:  # a text that has become too long, say
@@ -126,8 +130,6 @@ class Chat:
             self.stats.add(answer.stats)
         if self.as_json and answer is not None:
             terminal.print_json(figures.to_dict(answer), indent=None)
-        elif pieces and not self.as_json:
-            typer.echo()
         if why:
             typer.echo(f"{NAME}: {why}", err=True)
         elif not self.as_json:
@@ -138,11 +140,14 @@ def _next_line() -> str | None:
     """What was typed, with line editing on a terminal; None at the end of the input."""
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
-        return line.strip() if line else None
+        return line.rstrip("\r\n") if line else None
     with contextlib.suppress(ImportError):  # not on every platform
         import readline  # noqa: F401 (input() uses it)
     try:
-        return input("> ").strip()
+        return input("> ")
     except EOFError:
         typer.echo()
         return None
+    except KeyboardInterrupt:
+        typer.echo()  # what is said of it gets a line of its own
+        raise

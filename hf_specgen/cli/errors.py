@@ -30,11 +30,10 @@ FORESEEN = (
 
 
 @contextmanager
-def one_line(command: str, code: int = FAILED, interrupted: str = "interrupted") -> Iterator[None]:
+def one_line(command: str, interrupted: str = "interrupted") -> Iterator[None]:
     """Around a command, or as its decorator.
 
     Args:
-        code: of an error.
         interrupted: what to say after Ctrl-C.
     """
     try:
@@ -53,7 +52,7 @@ def one_line(command: str, code: int = FAILED, interrupted: str = "interrupted")
         _let_go_of_stdout()
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        give_up(command, described(error), code)
+        give_up(command, described(error), FAILED)
 
 
 def give_up(command: str, why: str, code: int) -> NoReturn:

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 
 def line(answer: Answer) -> str:
     stats, count = answer.stats, len(answer.ids)
-    facts = [f"{count} token{'' if count == 1 else 's'} in {answer.seconds:.2f} s"]
-    if answer.seconds:
-        facts.append(f"{count / answer.seconds:.1f} tokens/s")
+    facts = [f"{count} token{'' if count == 1 else 's'} in {answer.seconds:.2f} s ({count / answer.seconds:.1f}/s)"]
     if stats.tokens_per_target_forward is not None:
-        facts.append(f"{stats.tokens_per_target_forward:.2f} tokens per target forward")
+        facts.append(f"{stats.tokens_per_target_forward:.2f} per target forward")
     if stats.drafted:
-        facts.append(f"{stats.accepted} of {stats.drafted} drafted were accepted ({stats.acceptance_rate:.0%})")
+        facts.append(f"{stats.accepted} of {stats.drafted} drafted accepted ({stats.acceptance_rate:.0%})")
     why = stats.fallback_reason or stats.off_reason
     return ", ".join(facts) + (f"; without drafts: {why}" if why else "")
 

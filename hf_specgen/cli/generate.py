@@ -54,7 +54,7 @@ def command(
     """
     text = _prompt(prompt, file)
     from . import figures
-    from .streaming import nowhere, to_stdout
+    from .streaming import on_stdout
     from .writer import Writer, warnings_of_a_line
 
     with quiet(), warnings_of_a_line(NAME):
@@ -77,10 +77,10 @@ def command(
         with terminal.spinner("loading"):
             writer.load()
         if as_json:
-            terminal.print_json(figures.to_dict(writer.answer(inputs, nowhere)), indent=None)
+            terminal.print_json(figures.to_dict(writer.answer(inputs)), indent=None)
             return
-        answer = writer.answer(inputs, to_stdout(provenance.begin(NAME) if show else False))
-    typer.echo()
+        with on_stdout(colours=show and provenance.begin(NAME)) as write:
+            answer = writer.answer(inputs, write)
     terminal.console(stderr=True).print(figures.line(answer), style="dim", markup=False)
     figures.report(answer.stats, stats, advice)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from transformers.generation.streamers import BaseStreamer
@@ -57,12 +58,22 @@ class Stream(BaseStreamer):
             self.write(piece, self.sources[-1])
 
 
-def to_stdout(colours: bool) -> Write:
+@contextmanager
+def on_stdout(colours: bool) -> Iterator[Write]:
+    """A text on stdout, whose line ends wherever the text ends."""
+    begun = False
+
     def write(piece: str, source: str | None) -> None:
+        nonlocal begun
+        begun = True
         sys.stdout.write(painted(piece, source) if colours else piece)
         sys.stdout.flush()
 
-    return write
+    try:
+        yield write
+    finally:
+        if begun:
+            sys.stdout.write("\n")
 
 
 def nowhere(piece: str, source: str | None) -> None:

@@ -10,17 +10,15 @@ import typer
 from . import options, terminal
 from .common import numbers, quiet, words
 from .errors import one_line
-from .exit_codes import NO
 
 if TYPE_CHECKING:
     from hf_specgen.config import SpecConfig
     from hf_specgen.tuning import Tuner
 
-NAME = "tune"
 STOPPED = "interrupted, nothing was written (--minutes ends by itself, with what was measured)"
 
 
-@one_line(NAME)
+@one_line("tune", interrupted=STOPPED)
 def command(
     target: options.Target,
     draft: options.MaybeDraft = None,
@@ -76,8 +74,8 @@ def command(
             device=device,
             draft_quantization=draft_quantization,
         )
-    with one_line(NAME, NO, STOPPED), quiet(), terminal.bar(terminal.console(stderr=True)) as listen:
-        config = tuner.run(listen)
+        with terminal.bar(terminal.console(stderr=True)) as listen:
+            config = tuner.run(listen)
     _show(tuner, config, config.save_pretrained(out), as_json)
 
 

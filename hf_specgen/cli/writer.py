@@ -18,7 +18,7 @@ from ..benchmarking.loading import Side, load
 from ..config import SpecConfig, take_settings
 from ..pairing.places import device_at
 from ..stats import SpecStats, collect_stats
-from .streaming import Stream, Write
+from .streaming import Stream, Write, nowhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,7 @@ class Writer:
         self.models = load(self.target, self.draft, self.tokenizer, self.device)
         self.generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
 
-    def answer(self, inputs: BatchEncoding, write: Write, session: SpecSession | None = None) -> Answer:
+    def answer(self, inputs: BatchEncoding, write: Write | None = None, session: SpecSession | None = None) -> Answer:
         """Decode, and `write` each piece of text as it comes. What the target cannot decode speculatively is decoded
         plainly, with a warning.
 
@@ -122,7 +122,7 @@ class Writer:
         columns = inputs["input_ids"].shape[1]
         if columns >= self.room:
             raise ValueError(f"The text of {columns} tokens fills the target's {self.room} positions.")
-        stream = Stream(self.tokenizer, write)
+        stream = Stream(self.tokenizer, write or nowhere)
         start = time.perf_counter()
         with collect_stats() as stats:
             SpecGenerationMixin.generate(

@@ -57,7 +57,7 @@ def test_each_turn_reads_the_whole_conversation_and_the_caches_only_what_is_new(
 
 def test_without_a_template_the_text_goes_on(pair):
     first, second = answers(run(pair / "target", "--json", said="the cab\n sing\n"))
-    assert second["text"] == expected(pair / "target", f"the cab{first['text']}sing", 8)[0]
+    assert second["text"] == expected(pair / "target", f"the cab{first['text']} sing", 8)[0]
 
 
 def test_text_is_on_stdout_and_figures_are_on_stderr(pair):
@@ -89,7 +89,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(pair, monkeypatch):
     monkeypatch.setattr(Stream, "put_token", interrupted)
     result = run(pair / "target", said="the cab\n sing\n")
     begun = expected(pair / "target", "the cab", 5)[0]
-    second = expected(pair / "target", f"the cab{begun}sing", 8)[0]
+    second = expected(pair / "target", f"the cab{begun} sing", 8)[0]
     assert result.exit_code == 0 and result.stdout == f"{begun}\n{second}\n"
     assert result.stderr.startswith("chat: stopped\n8 tokens in ")
 
@@ -120,7 +120,9 @@ def test_ctrl_c_where_no_answer_is_given_leaves(pair, monkeypatch):
 def test_a_full_context_does_not_end_the_chat(pair):
     result = run(pair / "target", said=f"{'a' * 600}\nthe cab\n")
     assert result.exit_code == 0 and result.stdout == expected(pair / "target", "the cab", 8)[0] + "\n"
-    assert result.stderr.startswith("chat: The text of 600 tokens fills the target's 512 positions. (/reset begins anew)")
+    assert result.stderr.startswith(
+        "chat: The text of 600 tokens fills the target's 512 positions. (/reset begins anew)"
+    )
 
 
 def test_a_system_prompt_needs_a_template(pair, monkeypatch):

@@ -68,6 +68,8 @@ def test_a_broken_torch_is_told_and_the_rest_too(broken):
 
 
 def test_a_missing_package_has_no_version(monkeypatch):
-    monkeypatch.setattr(environment, "version", lambda name: (_ for _ in ()).throw(environment.PackageNotFoundError(name)))
+    monkeypatch.setattr(
+        environment, "version", lambda name: (_ for _ in ()).throw(environment.PackageNotFoundError(name))
+    )
     result = run("--json")
     assert result.exit_code == 1 and json.loads(result.stdout)["packages"]["torch"] == {"version": None, "error": None}

@@ -82,7 +82,7 @@ def test_the_prompt_from_a_file_and_from_a_pipe(pair, tmp_path):
 def test_the_chat_template_is_used_where_there_is_one(chatty):
     options = chatty, "--max-new-tokens", 12
     assert run(*options).stdout == expected(chatty, "u the cab ")[0] + "\n"
-    assert run(*options, "--system", "a thing").stdout == expected(chatty, "s a thing u the cab ")[0] + "\n"
+    assert run(*options, "--system", "sing").stdout == expected(chatty, "s sing u the cab ")[0] + "\n"
     assert run(*options, "--raw").stdout == expected(chatty, "the cab")[0] + "\n"
 
 
@@ -103,7 +103,7 @@ def test_tokens_are_coloured_by_source_on_a_terminal(pair, monkeypatch):
     legend = console.file.getvalue()
     assert "draft model" in legend and "text lookup" in legend and "target itself" in legend
     answer = json.loads(run(pair / "target", pair / "draft", "--max-new-tokens", 12, "-k", 3, "--json").stdout)
-    assert result.stdout.count(painted("", "draft")[:5]) == answer["sources"].count("draft")
+    assert result.stdout.count(painted("|", "draft").split("|")[0]) == answer["sources"].count("draft")
 
 
 def test_without_colours_show_says_so_and_the_text_is_plain(pair):
@@ -135,7 +135,10 @@ def test_a_text_longer_than_the_context_ends_there(pair):
     result = run(pair / "target", "--max-new-tokens", 5000, "--json", prompt="a" * 500)
     assert json.loads(result.stdout)["prompt_tokens"] == 500 and len(json.loads(result.stdout)["ids"]) <= 12
     result = run(pair / "target", prompt="a" * 512)
-    assert result.exit_code == 2 and result.stderr == "generate: The text of 512 tokens fills the target's 512 positions.\n"
+    assert (
+        result.exit_code == 2
+        and result.stderr == "generate: The text of 512 tokens fills the target's 512 positions.\n"
+    )
 
 
 def test_an_interruption_leaves_the_text_so_far(pair, monkeypatch):
@@ -151,7 +154,7 @@ def test_an_interruption_leaves_the_text_so_far(pair, monkeypatch):
     monkeypatch.setattr(Stream, "put_token", interrupted)
     result = run(pair / "target", "--max-new-tokens", 12)
     assert result.exit_code == 130 and result.stderr == "generate: interrupted\n"
-    assert result.stdout == expected(pair / "target", "the cab", 5)[0]
+    assert result.stdout == expected(pair / "target", "the cab", 5)[0] + "\n"
     result = run(pair / "target", "--json")
     assert result.exit_code == 130 and result.stdout == ""
 
@@ -167,7 +170,6 @@ def test_an_interruption_leaves_the_text_so_far(pair, monkeypatch):
         (["--file", "{}"], "Is a directory"),
         (["--prompt", "a", "--system", "b"], "--system needs a chat template"),
         (["--prompt", "a", "--raw", "--system", "b"], "which --raw leaves out"),
-        (["--prompt", "a", "--temperature", "nan"], "--temperature nan: pass a number"),
         (["--prompt", "a", "--temperature", "inf"], "--temperature inf: pass a number"),
         (["--prompt", "a", "--top-p", "0"], "--top-p 0.0: pass a share"),
         (["--prompt", "a", "--strategy", "greedy"], "choose one of rejection, block, coupled"),
