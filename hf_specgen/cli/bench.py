@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,6 +105,7 @@ def command(
                 device=device or None,
                 draft_quantization=draft_quantization or None,
                 out=out,
+                command=shlex.join(["hf-specgen", *sys.argv[1:]]),
             )
             stopped = _run(bench)
         _show(bench, as_json, plots)

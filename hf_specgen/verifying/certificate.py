@@ -36,7 +36,7 @@ class Certificate:
         texts: every greedy text. `noise`: plain decoding's own, on the same texts.
         laws: of each strategy; empty where nothing was sampled.
         drafted, accepted: tokens in the greedy texts.
-        target, draft: facts and a fingerprint of the weights, see `described`.
+        target, draft: facts, a hash of the config and one of the weights, see `Side.fingerprint` and `described`.
         machine: versions, device, threads. `settings`: of the verification. `prompts`: how many, and a hash of them.
         date: UTC, ISO 8601. `command`: that made it, where one did.
     """
