@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, check_pair, cost, demo, plan, quantize, recommend, tune, verify
+from . import bench, card, check_pair, cost, demo, plan, quantize, recommend, tune, verify
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -35,6 +35,7 @@ app.command("bench")(bench.command)
 app.command("tune")(tune.command)
 app.command("verify")(verify.command)
 app.command("cost")(cost.command)
+app.command("card")(card.command)
 app.command("demo")(demo.command)
 
 
