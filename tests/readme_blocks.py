@@ -1,4 +1,4 @@
-"""The README's code: blocks with their heading and line, and its shell commands, with every optional part and without."""
+"""The README's code: blocks with heading and line, shell commands with every optional part and without."""
 
 from __future__ import annotations
 

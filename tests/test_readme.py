@@ -141,7 +141,7 @@ def a_script(program: str, words: list[str]) -> None:
         path = ROOT / Path(*words[1].split("."))
         assert path.is_dir() or path.with_suffix(".py").is_file(), words
         return
-    paths = [ROOT / word.split("::")[0] for word in words if word.endswith(".py") or "/" in word and word[0] != "-"]
+    paths = [ROOT / word.split("::")[0] for word in words if word.endswith(".py") or ("/" in word and word[0] != "-")]
     assert program.endswith(("python", "pytest")) and paths and paths[0].exists(), f"{program} {words}"
     if paths[0].suffix == ".py" and program.endswith("python"):
         code = paths[0].read_text() + "".join(p.read_text() for p in paths[0].parent.glob("common.py"))

@@ -73,8 +73,8 @@ def _where(run: BenchRun) -> str:
     return (
         f"On {manifest['device']}, {manifest['threads']} threads, dtype {dtype}, {versions}. {prompts} prompts "
         f"({whose}), at most {new} new tokens, {len({record.repeat for record in done})} interleaved repetitions. A "
-        "speed-up is tokens per second of whole calls, prefills included, over those of plain decoding's call of the same prompt "
-        "and repetition; given are medians, and the quartiles in brackets."
+        "speed-up is tokens per second of whole calls, prefills included, over those of plain decoding's call of the "
+        "same prompt and repetition; given are medians, and the quartiles in brackets."
     )
 
 
