@@ -106,7 +106,10 @@ def _of_kind(kind: str, wanted: Wanted, draft: Path) -> list[Section]:
     if kind == CUSTOM_GENERATE:
         text = files(__package__).joinpath("custom_generate.md").read_text(encoding="utf-8")
         return found + [Section(*part.split("\n", 1)) for part in f"\n{text}".split("\n## ")[1:]]
-    found.append(usage(elsewhere(wanted.target), elsewhere(wanted.draft), wanted.draft_quantization))
+    names = [elsewhere(name) for name in (wanted.target, wanted.draft)]
+    if kind == PAIR and len(wanted.base_models) == len(names):
+        names = list(wanted.base_models)
+    found.append(usage(*names, wanted.draft_quantization))
     card = draft / "README.md"
     if kind == DRAFT and card.is_file():
         made = section_of(card.read_text(encoding="utf-8"), QUANTIZATION)

@@ -124,6 +124,11 @@ def test_a_quantized_draft_brings_its_making(mine):
     assert data.base_model == "org/small" and data.base_model_relation == "quantized" and "quantized" in data.tags
 
 
+def test_a_pair_that_is_on_the_hub_is_used_from_there(pair):
+    text = of(pair, base_models=("org/large", "org/small"), draft_quantization=None).text
+    assert 'load_pair("org/large", "org/small")' in text and 'load_pair("target", "draft")' in of(pair).text
+
+
 def test_notes_come_first(mine):
     (mine / "about.md").write_text("Found in a drawer.\n")
     assert of(mine, notes=mine / "about.md", title="Two models").text.split("\n\n")[1] == "# Two models"
