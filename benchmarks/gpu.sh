@@ -58,7 +58,7 @@ status=0
 timeout --signal INT --kill-after 30 $((limit - (SECONDS - started))) \
     env --default-signal=INT "$python" -m hf_specgen bench "$target" "$draft" \
     --against plain,compiled,stock,stock-k4,ours,draft,lookup \
-    --tasks code,summarization --per-task 1 --temperatures 0,1.0 --batch-sizes 1,8 \
+    --tasks code,summarization --prompts-per-task 1 --temperatures 0,1.0 --batch-sizes 1,8 \
     --max-new-tokens 64 --repeats 2 --dtype bfloat16 --out "$out/records" ${OPTIONS:-} \
     2>&1 | tee "$out/log" || status=$?
 echo "records: $out/records; $((SECONDS - started)) s in all"

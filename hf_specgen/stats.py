@@ -143,6 +143,13 @@ class RowStats(_Figures):
         """Target forwards that this row took part in."""
         return self.rounds
 
+    @property
+    def token_sources(self) -> list[str | None]:
+        """What drafted each new token ("draft", "lookup", …); None: the target's own."""
+        rounds = zip(self.trace, self.sources, strict=True)
+        found = [s for (_, accepted), source in rounds for s in (*[source] * accepted, None)]
+        return found[: self.emitted]
+
 
 @dataclass
 class SpecStats(_Figures):

@@ -520,3 +520,36 @@ def test_str_shows_the_reason_for_plain_decoding():
 
 def test_str_says_lossy_aloud():
     assert "LOSSY" in str(SpecStats(calls=1, lossless=False))
+
+
+def test_token_sources_are_the_draft_mask_with_names(target):
+    batch = prompts([5, 9])
+    draft = Scripted(texts_of(target, batch), [[0, 2, 4, 1], [3, 0, 4]])
+    out = run(target, draft, batch, max_new_tokens=NEW)
+    for row, mask in zip(out.spec_stats.rows, out.draft_mask.tolist(), strict=True):
+        assert [source is not None for source in row.token_sources] == mask[: row.emitted]
+        assert {*row.token_sources} == {"draft", None} and len(row.token_sources) == row.emitted
+
+
+def test_a_streamer_that_wants_sources_gets_them_with_the_tokens(target):
+    class Sources:
+        def __init__(self):
+            self.prompt, self.got = None, []
+
+        def put(self, ids):
+            self.prompt = ids
+
+        def put_token(self, row, token, source):
+            self.got.append((row, token, source))
+
+        def end(self):
+            self.got.append("end")
+
+    batch, streamer = prompts([7]), Sources()
+    out = run(target, Scripted(texts_of(target, batch), [PATTERN]), batch, streamer=streamer)
+    sources = out.spec_stats.rows[0].token_sources
+    assert torch.equal(streamer.prompt, batch["input_ids"])
+    assert streamer.got == [
+        *((0, id_, s) for id_, s in zip(out.sequences[0, 7:].tolist(), sources, strict=True)),
+        "end",
+    ]

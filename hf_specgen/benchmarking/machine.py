@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from ..environment import cpu_name
+
 
 def device_name(device: torch.device) -> str:
     """The name of the chip."""
@@ -16,9 +18,7 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return device.type
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return cpu_name()
 
 
 def default_device() -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,129 +9,127 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import INTERRUPTED, give_up, numbers, one_line, quiet, words
+from . import options, terminal
+from .common import numbers, quiet, words
+from .errors import give_up, one_line
+from .exit_codes import DONE, FAILED, INTERRUPTED, NO
 
 if TYPE_CHECKING:
     from hf_specgen.benchmarking import Bench, Record
 
+NAME = "bench"
 
+
+@one_line(NAME)
 def command(
-    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
-    draft: Annotated[
-        str, typer.Argument(help="Of the draft model. Not needed by plain, compiled and lookup.", show_default=False)
-    ] = "",
+    target: options.Target,
+    draft: options.MaybeDraft = None,
     against: Annotated[
-        str,
+        str | None,
         typer.Option(
+            metavar="NAMES",
             help="Who decodes: plain, compiled, stock, stock-kN, ours, ours-kN, draft (ours without lookup), lookup "
             "(ours without a draft), flashspec, economize, economize-draft. stock-k, ours-k: once for each of -k.",
             show_default="plain, stock, ours, other packages that are installed",
         ),
-    ] = "",
-    tasks: Annotated[
-        str,
-        typer.Option(
-            help="Of code, qa, math, writing, translation, summarization, json, sql, code-editing, or of --prompts.",
-            show_default="all",
-        ),
-    ] = "",
-    per_task: Annotated[int, typer.Option(min=1, help="Prompts of each task.")] = 2,
-    prompts: Annotated[
-        Path | None, typer.Option(help="Own prompts: .txt, .json, .jsonl, Spec-Bench's file.", show_default=False)
     ] = None,
-    temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0",
+    prompts: options.Prompts = None,
+    tasks: options.Tasks = None,
+    prompts_per_task: Annotated[int, typer.Option(metavar="N", min=1, help="Prompts to take of each task.")] = 2,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperatures: options.Temperatures = "0",
+    top_p: Annotated[float, typer.Option(metavar="P", help="Of sampling; 1 leaves all tokens.")] = 1.0,
+    top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Of sampling; 0 leaves all tokens.")] = 0,
+    strategies: options.Strategies = "rejection",
     ks: Annotated[
-        str, typer.Option("--num-assistant-tokens", "-k", help="Like 1,2,4 or 1-8.", show_default=False)
-    ] = "",
-    strategies: Annotated[str, typer.Option(help="Of ours, for sampling: rejection, block, coupled.")] = "rejection",
-    batch_sizes: Annotated[str, typer.Option(help="Prompts of a task decoded together.")] = "1",
+        str | None,
+        typer.Option("--num-assistant-tokens", "-k", metavar="LIST", help="Like 1,2,4 or 1-8.", show_default=False),
+    ] = None,
+    batch_sizes: options.BatchSizes = "1",
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Prompts of all tasks decoded together: the throughput.", show_default=False),
+        typer.Option(
+            metavar="N", min=1, help="Prompts of all tasks decoded together: the throughput.", show_default=False
+        ),
     ] = None,
-    contexts: Annotated[str, typer.Option(help="Fill prompts up to so many tokens; 0 leaves them.")] = "0",
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Answers end by themselves, or here.")] = 128,
-    top_k: Annotated[int, typer.Option(min=0, help="Of sampling; 0 leaves all tokens.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Of sampling; 1 leaves all tokens.")] = 1.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repetitions.")] = 3,
+    contexts: Annotated[
+        str, typer.Option(metavar="LIST", help="Fill prompts up to so many tokens; 0 leaves them.")
+    ] = "0",
+    repeats: options.Repeats = 3,
     ideal: Annotated[bool, typer.Option("--ideal", help="Also time the models' bare forwards.")] = False,
-    dtype: Annotated[str, typer.Option(help="As in from_pretrained.")] = "auto",
-    device: Annotated[str, typer.Option(help="Like cuda:1 or cpu.", show_default="as load_pair chooses")] = "",
-    draft_quantization: Annotated[str, typer.Option(help="As in load_pair: nf4, …", show_default=False)] = "",
+    dtype: options.Dtype = "auto",
+    device: options.Device = None,
+    draft_quantization: options.DraftQuantization = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for records.jsonl and manifest.json. An interrupted bench goes on from it."),
+        typer.Option(
+            metavar="FOLDER",
+            help="For records.jsonl and manifest.json. An interrupted bench goes on from it.",
+            show_default=False,
+        ),
     ] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for plots.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON, not the table.")] = False,
+    plots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="For plots.", show_default=False)] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Measure speculative decoding on nine kinds of tasks: contenders take turns on each prompt, prefills included.
+    """Measure a pair against plain and stock decoding on nine tasks.
 
-    Greedy answers are compared with plain decoding's, token by token. Stock assisted decoding and flashspec take one
-    row at a time: a batch is then decoded row by row. Exit code: 0 measured, 1 some calls failed, 2 could not start or
-    not write, 130 interrupted (what was measured is kept and shown).
+    Contenders take turns on each prompt, prefills included. Greedy answers are compared with plain decoding's, token by
+    token. Stock assisted decoding and flashspec take one row at a time: a batch is then decoded row by row. Plain,
+    compiled and lookup need no draft. What was measured when Ctrl-C or a full disk ended it is kept and shown.
     """
-    with one_line("bench"):
-        if plots is not None:
-            from hf_specgen.benchmarking.plots import check_available
+    if plots is not None:
+        from hf_specgen.benchmarking.plots import check_available
 
-            check_available()
-        from hf_specgen.benchmarking import Bench, Settings
+        check_available()
+    from hf_specgen.benchmarking import Bench, Settings
 
-        settings = Settings(
-            against=words(against),
-            tasks=words(tasks),
-            per_task=per_task,
-            temperatures=numbers("--temperatures", temperatures, float),
-            ks=numbers("-k", ks, int),
-            strategies=words(strategies) or (),
-            batch_sizes=numbers("--batch-sizes", batch_sizes, int),
-            contexts=numbers("--contexts", contexts, int),
-            concurrency=concurrency,
-            max_new_tokens=max_new_tokens,
-            top_k=top_k,
-            top_p=top_p,
-            repeats=repeats,
-            ideal=ideal,
+    settings = Settings(
+        against=words(against),
+        tasks=words(tasks),
+        per_task=prompts_per_task,
+        temperatures=numbers("--temperatures", temperatures, float),
+        ks=numbers("-k", ks, int),
+        strategies=words(strategies) or (),
+        batch_sizes=numbers("--batch-sizes", batch_sizes, int),
+        contexts=numbers("--contexts", contexts, int),
+        concurrency=concurrency,
+        max_new_tokens=max_new_tokens,
+        top_k=top_k,
+        top_p=top_p,
+        repeats=repeats,
+        ideal=ideal,
+    )
+    with quiet():
+        bench = Bench(
+            target,
+            draft,
+            settings,
+            prompts=prompts,
+            dtype=dtype,
+            device=device,
+            draft_quantization=draft_quantization,
+            out=out,
+            command=shlex.join(["hf-specgen", *sys.argv[1:]]),
         )
-        with quiet():
-            bench = Bench(
-                target,
-                draft or None,
-                settings,
-                prompts=prompts,
-                dtype=dtype,
-                device=device or None,
-                draft_quantization=draft_quantization or None,
-                out=out,
-                command=shlex.join(["hf-specgen", *sys.argv[1:]]),
-            )
-            stopped = _run(bench)
-        _show(bench, as_json, plots)
+        stopped = _run(bench)
+    _show(bench, as_json, plots)
     if isinstance(stopped, OSError):
-        give_up("bench", f"{stopped}: {bench.missing()} calls were not made", 2)
+        give_up(NAME, f"{stopped}: {bench.missing()} calls were not made", FAILED)
     if stopped is not None:
         kept = f"; the same command goes on from {out}" if out else ""
-        give_up("bench", f"interrupted, {bench.missing()} calls were not made{kept}", INTERRUPTED)
-    raise typer.Exit(1 if any(record.error for record in bench.records) else 0)
+        give_up(NAME, f"interrupted, {bench.missing()} calls were not made{kept}", INTERRUPTED)
+    raise typer.Exit(NO if any(record.error for record in bench.records) else DONE)
 
 
 def _run(bench: Bench) -> KeyboardInterrupt | OSError | None:
     """What ended it early, once something was measured: Ctrl-C, or a disk that is full."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = terminal.console(stderr=True)
     said = set()
-    options = {"transient": True, "disable": not console.is_terminal, "auto_refresh": False}  # no thread of its own
-    with Progress(*columns, console=console, **options) as progress:
-        bar = progress.add_task("loading", total=bench.missing())
+    with terminal.bar(console, bench.missing()) as step:
 
         def listen(record: Record) -> None:
             cell = record.cell
-            label = f"{cell.task} T={cell.temperature:g} {cell.contender}"
-            progress.update(bar, advance=1, description=label, refresh=True)
+            step(f"{cell.task} T={cell.temperature:g} {cell.contender}")
             if record.error and (cell.contender, record.error) not in said:
                 said.add((cell.contender, record.error))
                 console.print(f"bench: {cell.contender}: {record.error}", markup=False)
@@ -140,22 +137,20 @@ def _run(bench: Bench) -> KeyboardInterrupt | OSError | None:
         try:
             bench.run(listen)
         except (KeyboardInterrupt, OSError) as stopped:
-            if isinstance(stopped, OSError) and not bench.records:
+            if not bench.records:
                 raise
             return stopped
     return None
 
 
 def _show(bench: Bench, as_json: bool, plots: Path | None) -> None:
-    from rich.console import Console
-
     if as_json:
         content = {"manifest": bench.store.manifest, "records": [record.to_dict() for record in bench.records]}
-        typer.echo(json.dumps(content, indent=2, allow_nan=False))
+        terminal.print_json(content)
     else:
         from hf_specgen.benchmarking.report import table
 
-        Console(highlight=False).print(table(bench.records))
+        terminal.console().print(table(bench.records), soft_wrap=False)
     if plots is not None:
         from hf_specgen.benchmarking.plots import draw
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from . import options, terminal
+from .common import quiet
+from .errors import one_line
+from .exit_codes import DONE, FAILED, NO
 
 if TYPE_CHECKING:
     from hf_specgen.measuring.measurement import Measurement
@@ -22,56 +26,49 @@ COLOURS = {
     "unknown": "yellow",
     "refused": "red",
 }
-EXIT_CODES = {"unknown": 2, "refused": 1}
+EXIT_CODES = {"unknown": FAILED, "refused": NO}
 
 
+@one_line("check-pair")
 def command(
-    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
-    draft: Annotated[str, typer.Argument(help="Folder or Hub id of the draft model.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    target: options.Target,
+    draft: options.Draft,
     measure: Annotated[
         Path | None,
-        typer.Option(help="Prompts (.txt, .json, .jsonl): load both models and measure what to expect on them."),
+        typer.Option(
+            metavar="FILE",
+            help=f"Load both models and measure what to expect on these prompts: {options.PROMPTS}.",
+            show_default=False,
+        ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="With --measure: tokens per prompt.", min=3)] = 64,
-    temperature: Annotated[float, typer.Option(help="With --measure: of sampling; 0 decodes greedily.", min=0.0)] = 0.0,
-    limit: Annotated[int, typer.Option(help="With --measure: at most so many of the prompts.", min=1)] = 12,
-    dtype: Annotated[str, typer.Option(help="With --measure: as in from_pretrained.")] = "auto",
-    draft_quantization: Annotated[
-        str | None,
-        typer.Option(help="As in load_pair (nf4 …): for the estimates, and --measure.", show_default=False),
-    ] = None,
+    limit: options.Limit = 12,
+    max_new_tokens: options.MaxNewTokens = 64,
+    temperature: options.Temperature = 0.0,
+    dtype: options.Dtype = "auto",
+    draft_quantization: options.DraftQuantization = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Compare the vocabularies of two models id by id, and what their checkpoints hold.
+    """Tell whether a draft fits a target, and what to expect of it.
 
-    Reads configs, tokenizers and the headers of the weights only, unless --measure is given. Exit code: 0 usable, 1
-    refused, 2 could not be checked.
+    Compares the vocabularies id by id, and what the checkpoints hold. Reads configs, tokenizers and the headers of the
+    weights only. The other options matter with --measure (and --draft-quantization for the estimates, too).
     """
     from hf_specgen.measuring.prompts import read_prompts
     from hf_specgen.pairing import check_pair
 
-    try:
-        prompts = None if measure is None else read_prompts(measure, limit)
-        report = check_pair(target, draft, draft_quantization=draft_quantization)
-        if prompts and report.usable:
-            from hf_specgen.pairing.loading import load_pair
+    prompts = None if measure is None else read_prompts(measure, limit)
+    report = check_pair(target, draft, draft_quantization=draft_quantization)
+    if prompts and report.usable:
+        from hf_specgen.pairing.loading import load_pair
 
+        with quiet(), terminal.spinner("measuring"):
             pair = load_pair(target, draft, dtype=dtype, draft_quantization=draft_quantization)
             report = dataclasses.replace(report, measurement=_measured(pair, prompts, max_new_tokens, temperature))
-    except (OSError, ValueError, ImportError) as error:  # a missing folder, a broken config: one line, no traceback
-        _give_up(str(error))
-    except Exception as error:  # the last resort of a command: 1 means refused, so no traceback may end with it
-        _give_up(f"could not be checked ({type(error).__name__}: {error})")
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+        terminal.print_json(report.to_dict())
     else:
         _print(report)
-    raise typer.Exit(EXIT_CODES.get(report.verdict, 0))
-
-
-def _give_up(why: str) -> NoReturn:
-    typer.echo(f"check-pair: {' '.join(why.split())}", err=True)
-    raise typer.Exit(2) from None
+    raise typer.Exit(EXIT_CODES.get(report.verdict, DONE))
 
 
 def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float) -> Measurement:
@@ -79,12 +76,9 @@ def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float
         raise ValueError("--measure needs the target's tokenizer, and its folder has none.")
 
     import torch
-    from transformers.utils import logging
 
     from hf_specgen.measuring.measure import measure_pair
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     torch.manual_seed(0)
     sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     return measure_pair(
@@ -99,11 +93,10 @@ def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float
 
 
 def _print(report: PairReport) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)  # soft: a reason piped into a file stays one line
+    console = terminal.console()
     text = Text(report.summary())
     text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[report.verdict]}")
     console.print(text)

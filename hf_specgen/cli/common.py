@@ -1,4 +1,4 @@
-"""What commands that measure share: lists among their options, quiet models, errors of one line, the code of Ctrl-C."""
+"""What commands that decode share: lists among their options, quiet models."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
-
-import typer
-
-INTERRUPTED = 130
-"""What a shell gives a command that Ctrl-C has ended."""
+from typing import TypeVar
 
 MOST = 1000
 """Numbers that a range may stand for: each of them is measured."""
 
 T = TypeVar("T", int, float)
-
-
-@contextmanager
-def one_line(command: str, code: int = 2) -> Iterator[None]:
-    """What a user can mend (a missing folder or package, a wrong value, a full disk) ends the command with one line."""
-    try:
-        yield
-    except BrokenPipeError:  # nobody reads on: nobody to tell
-        raise
-    except (OSError, ValueError, ImportError) as error:
-        give_up(command, str(error), code)
-
-
-def give_up(command: str, why: str, code: int) -> NoReturn:
-    typer.echo(f"{command}: {' '.join(why.split())}", err=True)
-    raise typer.Exit(code) from None
 
 
 @contextmanager
@@ -47,7 +26,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def words(text: str) -> tuple[str, ...] | None:
+def words(text: str | None) -> tuple[str, ...] | None:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else None
 
 

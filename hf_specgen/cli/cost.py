@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import one_line
+from . import options, terminal
+from .common import words
+from .errors import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,51 +21,62 @@ if TYPE_CHECKING:
 SECONDS_PER_DAY = 86_400
 
 
+@one_line("cost")
 def command(
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="Of one GPU. Needed.", show_default=False)
+    ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Folder of a bench (--out), or a file of its records.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Of a bench (--out), or a file of its records.", show_default=False),
     ] = None,
     tokens_per_second: Annotated[
-        float | None, typer.Option(help="Instead of --results: with speculation.", show_default=False)
+        float | None, typer.Option(metavar="X", help="Instead of --results: with speculation.", show_default=False)
     ] = None,
     plain_tokens_per_second: Annotated[
-        float | None, typer.Option(help="Instead of --results: without.", show_default=False)
+        float | None, typer.Option(metavar="X", help="Instead of --results: without.", show_default=False)
     ] = None,
-    price_per_hour: Annotated[float | None, typer.Option(help="Of one GPU.", show_default=False)] = None,
-    gpus_per_replica: Annotated[int, typer.Option(help="GPUs that this throughput takes.")] = 1,
-    load: Annotated[float | None, typer.Option(help="Tokens per second wanted in all.", show_default=False)] = None,
-    tokens_per_day: Annotated[float | None, typer.Option(help="The same, per day.", show_default=False)] = None,
-    utilization: Annotated[float, typer.Option(help="Share of the paid time in which tokens are made.")] = 1.0,
-    task: Annotated[
-        list[str] | None, typer.Option(help="With --results: only this task; may be repeated.", show_default=False)
+    tasks: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="With --results: only these.", show_default="all")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="With --results: only this batch.", show_default=False)] = None,
-    currency: Annotated[str, typer.Option(help="Sign in front of prices.")] = "$",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="With --results: only this one.", show_default="each")
+    ] = None,
+    load: Annotated[
+        float | None, typer.Option(metavar="X", help="Tokens per second wanted in all.", show_default=False)
+    ] = None,
+    tokens_per_day: Annotated[
+        float | None, typer.Option(metavar="X", help="The same, per day.", show_default=False)
+    ] = None,
+    gpus_per_replica: Annotated[int, typer.Option(metavar="N", help="GPUs that this throughput takes.")] = 1,
+    utilization: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the paid time, in which tokens are made.")
+    ] = 1.0,
+    currency: Annotated[str, typer.Option(metavar="SIGN", help="In front of prices.")] = "$",
+    as_json: options.Json = False,
 ) -> None:
-    """Price a million tokens and count the GPUs a load needs, from measured throughput, beside plain decoding.
+    """Price a million tokens, and count the GPUs that a load needs.
 
-    Exit code: 0 computed, 2 could not.
+    From measured throughput, with and without speculation.
     """
     from hf_specgen.benchmarking.pricing import Terms, costs
 
-    with one_line("cost"):
-        if price_per_hour is None:
-            raise ValueError("--price-per-hour is missing: what one GPU costs for an hour.")
-        if load is not None and tokens_per_day is not None:
-            raise ValueError("--load and --tokens-per-day say the same: pass one of them.")
-        wanted = load if tokens_per_day is None else tokens_per_day / SECONDS_PER_DAY
-        terms = Terms(price_per_hour, gpus_per_replica, utilization, wanted)
-        measured = _measured(results, tokens_per_second, plain_tokens_per_second, task or [], batch)
-        tables = [(one, costs(one.tokens_per_second, terms)) for one in measured]
-        if as_json:
-            typer.echo(json.dumps(_plain(terms, currency, tables), indent=2))
-        else:
-            _print(terms, currency, tables)
+    if price_per_hour is None:
+        raise ValueError("--price-per-hour is missing: what one GPU costs for an hour.")
+    if load is not None and tokens_per_day is not None:
+        raise ValueError("--load and --tokens-per-day say the same: pass one of them.")
+    wanted = load if tokens_per_day is None else tokens_per_day / SECONDS_PER_DAY
+    terms = Terms(price_per_hour, gpus_per_replica, utilization, wanted)
+    measured = _measured(results, tokens_per_second, plain_tokens_per_second, words(tasks) or (), batch_size)
+    tables = [(one, costs(one.tokens_per_second, terms)) for one in measured]
+    if as_json:
+        terminal.print_json(_plain(terms, currency, tables))
+    else:
+        _print(terms, currency, tables)
 
 
 def _measured(
-    results: Path | None, speculative: float | None, plain: float | None, tasks: list[str], batch: int | None
+    results: Path | None, speculative: float | None, plain: float | None, tasks: Sequence[str], batch: int | None
 ) -> list[Throughputs]:
     from hf_specgen.benchmarking.pricing import by_hand, throughputs
     from hf_specgen.benchmarking.store import read_records
@@ -72,11 +85,11 @@ def _measured(
         if speculative is None or plain is None:
             raise ValueError("Pass --results, or both --tokens-per-second and --plain-tokens-per-second.")
         if tasks or batch is not None:
-            raise ValueError("--task and --batch choose among --results, which is missing.")
+            raise ValueError("--tasks and --batch-size choose among --results, which is missing.")
         return [by_hand(speculative, plain)]
     if speculative is not None or plain is not None:
         raise ValueError("--results holds the tokens per second: pass either it or them.")
-    return throughputs(read_records(results), tasks, batch)
+    return throughputs(read_records(results), list(tasks), batch)
 
 
 def _plain(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cost]]]) -> dict:
@@ -90,10 +103,9 @@ def _plain(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cos
 
 
 def _print(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cost]]]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)  # soft: a line piped into a file stays one line
+    console = terminal.console()
     facts = [
         f"{currency}{_money(terms.price_per_hour)} per GPU and hour",
         f"{terms.gpus_per_replica} GPU{'s' if terms.gpus_per_replica > 1 else ''} per replica",

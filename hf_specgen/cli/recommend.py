@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from . import options, terminal
+from .errors import give_up, one_line
+from .exit_codes import DONE, FAILED, NO
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -14,18 +17,23 @@ if TYPE_CHECKING:
     from hf_specgen.pairing.families import Place
     from hf_specgen.pairing.recommend import Recommendation
 
+NAME = "recommend"
 
+
+@one_line(NAME)
 def command(
-    target: Annotated[str, typer.Argument(help="Folder or Hub id of the target model.", show_default=False)],
+    target: options.Target,
     among: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder of a possible draft, or of several; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="FOLDER", help="A possible draft, or a folder of several; may be repeated.", show_default=False
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of drafts as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """List drafts for a target, best first: of its published family, or among local folders, which are checked.
+    """List drafts for a target, best first.
 
-    Exit code: 0 found, 1 there is none, 2 could not tell.
+    Those of its published family; or with --among those in local folders, each of which is checked.
     """
     from hf_specgen.pairing.families import place_of
     from hf_specgen.pairing.recommend import recommend
@@ -33,20 +41,17 @@ def command(
     try:
         drafts = recommend(target, among or None)
         place = None if among else place_of(target)
-    except (OSError, ValueError, LookupError) as error:  # a missing folder, an unknown family: one line, no traceback
-        typer.echo(f"recommend: {error}", err=True)
-        raise typer.Exit(2) from None
+    except LookupError as error:  # a family that we do not know
+        give_up(NAME, str(error), FAILED)
     if as_json:
         family = place.family.name if place else None
-        plain = {"target": target, "family": family, "drafts": [draft.to_dict() for draft in drafts]}
-        typer.echo(json.dumps(plain, indent=2))
+        terminal.print_json({"target": target, "family": family, "drafts": [draft.to_dict() for draft in drafts]})
     else:
         _print(target, place, drafts)
-    raise typer.Exit(0 if any(draft.usable for draft in drafts) else 1)
+    raise typer.Exit(DONE if any(draft.usable for draft in drafts) else NO)
 
 
 def _print(target: str, place: Place | None, drafts: list[Recommendation]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     lines = [f"target  {target}"]
@@ -54,7 +59,7 @@ def _print(target: str, place: Place | None, drafts: list[Recommendation]) -> No
         lines += [f"family  {place.family.name} ({place.how})", *(f"- {note}" for note in place.family.notes)]
         if place.family.no_pair:
             lines.append(f"- {place.family.no_pair}")
-    console = Console(highlight=False, soft_wrap=True)  # soft: a line piped into a file stays one line
+    console = terminal.console()
     console.print(Text("\n".join(lines)))
     if drafts:
         console.print(_listing(drafts))

@@ -170,8 +170,9 @@ class Decoding:
             rounds.append(Round(row.index, self.choices[b], count, accepted))
             stay = row.commit(rounds[-1], [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
             self.target.roll_back(b, row.unseen + row.length - 1)
-            for token in stay:
-                self.stream.token(row.index, token)
+            source = row.stats.sources[-1]
+            for i, token in enumerate(stay):
+                self.stream.token(row.index, token, source if i < accepted else None)
         if self.drafter is not None and proposal.width:
             self.drafter.settle(self.rows, scores, [o[2] for o in outcome])
         for b in reversed(range(len(self.rows))):

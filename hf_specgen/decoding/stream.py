@@ -14,11 +14,14 @@ class Stream:
     A streamer with `put_row(row, ids)` gets several rows: first each row's prompt (int64 `[length]`, no padding), then
     its tokens one by one (`[1]`), and `end_row(row)` when it ends, if it has that. Any other gets one row, as plain
     decoding gives it: `put(prompt [1, columns])`, then `put(token [1])`. `end()` is called once, also after an error.
+    Either kind may have `put_token(row, token, source)`, which then gets each new token in place of the above, with the
+    source that drafted it ("draft", "lookup" …; None: the target's own).
     """
 
     def __init__(self, streamer):
         self.streamer = streamer
         self.by_row = hasattr(streamer, "put_row")
+        self.by_token = hasattr(streamer, "put_token")
         self.ended = False
 
     def check(self, rows: int) -> None:
@@ -44,8 +47,10 @@ class Stream:
         elif self.streamer is not None:
             self.streamer.put(ids.cpu())
 
-    def token(self, row: int, token: int) -> None:
-        if self.by_row:
+    def token(self, row: int, token: int, source: str | None) -> None:
+        if self.by_token:
+            self.streamer.put_token(row, token, source)
+        elif self.by_row:
             self.streamer.put_row(row, torch.tensor([token]))
         elif self.streamer is not None:
             self.streamer.put(torch.tensor([token]))

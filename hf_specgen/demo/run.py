@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 import torch
 
 from .. import collect_stats, disable, enable
+from ..decoding.pieces import pieces_of
 from ..stats import SpecStats
 from . import load
 
 
 @dataclass
 class Answer:
-    """One prompt, decoded both ways. `pieces`: text of each new token and whether the draft proposed it."""
+    """One prompt, decoded both ways. `pieces`: text of each new token, and what drafted it (None: the target's own)."""
 
     prompt: str
-    pieces: list[tuple[str, bool]]
+    pieces: list[tuple[str, str | None]]
     same_ids: bool
     plain_seconds: list[float] = field(default_factory=list)
     spec_seconds: list[float] = field(default_factory=list)
@@ -46,8 +47,9 @@ def compare(prompts, *, max_new_tokens: int, num_assistant_tokens: int, repeats:
                 for _ in range(repeats):
                     plain = _timed(plain_seconds, lambda i=inputs: target.generate(**i, **options))
                     spec = _timed(spec_seconds, lambda i=inputs: target.generate(**i, **options, **speculation))
-                texts = [tokenizer.decode([i]) for i in spec.sequences[0, columns:].tolist()]
-                pieces = list(zip(texts, spec.draft_mask[0].tolist(), strict=True))
+                prompt_ids, new_ids = spec.sequences[0].tensor_split([columns])
+                texts = pieces_of(tokenizer, new_ids.tolist(), prompt_ids.tolist())
+                pieces = list(zip(texts, spec.spec_stats.rows[0].token_sources, strict=True))
                 same = torch.equal(plain.sequences, spec.sequences)
                 answers.append(Answer(prompt, pieces, same, plain_seconds, spec_seconds))
         return answers, stats

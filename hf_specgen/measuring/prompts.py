@@ -65,9 +65,18 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages) -> BatchE
         )
     if not isinstance(prompt, str):
         raise ValueError(f"The tokenizer has no chat template, and a prompt is a list of messages: {prompt!r:.80}.")
-    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    return encode_text(tokenizer, prompt)
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> BatchEncoding:
+    """`input_ids` and `attention_mask`, `[1, length]`, of the text as it is.
+
+    Raises:
+        ValueError: nothing to read.
+    """
+    inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
     if not inputs["input_ids"].numel():
-        raise ValueError(f"The prompt {prompt!r} has no tokens.")
+        raise ValueError(f"The prompt {text!r:.80} has no tokens.")
     return inputs
 
 

@@ -31,7 +31,7 @@ def pair(tmp_path_factory):
 
 def run(pair, *arguments, draft=True):
     models = [pair / "target", *([pair / "draft"] if draft else [])]
-    small = "--max-new-tokens", 4, "--repeats", 1, "--per-task", 1, "--prompts", pair / "prompts.jsonl"
+    small = "--max-new-tokens", 4, "--repeats", 1, "--prompts-per-task", 1, "--prompts", pair / "prompts.jsonl"
     return CliRunner().invoke(app, [*map(str, (*models, *small, *arguments))])
 
 

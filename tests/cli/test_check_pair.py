@@ -109,4 +109,4 @@ def test_an_error_that_nobody_foresaw_is_no_refusal(folders, monkeypatch):
     monkeypatch.setattr("hf_specgen.pairing.check_pair", fail)
     result = run(folders / "target", folders / "same")
     assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr == "check-pair: could not be checked (AssertionError: of two lines)\n"
+    assert result.stderr == "check-pair: AssertionError: of two lines (HF_SPECGEN_TRACEBACK=1 shows where)\n"

@@ -118,7 +118,7 @@ def test_by_hand():
 
 
 def test_results(results):
-    result = run(*PRICE, "--results", results, "--batch", 1, "--gpus-per-replica", 2, "--currency", "€")
+    result = run(*PRICE, "--results", results, "--batch-size", 1, "--gpus-per-replica", 2, "--currency", "€")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[2] == "temperature 0, batch 1"
@@ -129,7 +129,7 @@ def test_results(results):
 
 
 def test_each_batch_has_a_table(results):
-    result = run(*PRICE, "--results", results / "records.jsonl", "--task", "code")
+    result = run(*PRICE, "--results", results / "records.jsonl", "--tasks", "code")
     assert [line for line in result.stdout.splitlines() if line.startswith("temperature")] == [
         "temperature 0, batch 1",
         "temperature 0, batch 8",
@@ -137,7 +137,7 @@ def test_each_batch_has_a_table(results):
 
 
 def test_json(results):
-    result = run(*PRICE, "--results", results, "--task", "qa", "--batch", 1, "--load", 30, "--json")
+    result = run(*PRICE, "--results", results, "--tasks", "qa", "--batch-size", 1, "--load", 30, "--json")
     content = json.loads(result.stdout)
     assert content["currency"] == "$" and content["load"] == 30 and content["price_per_hour"] == 3.6
     (table,) = content["tables"]
@@ -165,14 +165,14 @@ def test_json(results):
         ((*PRICE, *BY_HAND, "--tokens-per-day", "-5"), "load is -5"),
         ((*PRICE, *BY_HAND, "--load", "1", "--tokens-per-day", "1"), "pass one of them"),
         ((*PRICE, *BY_HAND, "--gpus-per-replica", "0"), "GPUs per replica is 0"),
-        ((*PRICE, *BY_HAND, "--task", "code"), "--results, which is missing"),
+        ((*PRICE, *BY_HAND, "--tasks", "code"), "--results, which is missing"),
         ((*PRICE, "--tokens-per-second", "100", "--plain-tokens-per-second", "-5"), "throughput of plain is -5"),
         ((*PRICE, "--results", "nowhere"), "There is no nowhere: pass what hf-specgen bench --out has written"),
         ((*PRICE, *BY_HAND, "--load", "1e300"), "load is 1e+300"),
         ((*PRICE, *BY_HAND[2:], "--tokens-per-second", "0"), "throughput of speculative is 0"),
         ((*PRICE, "--results", "{bench}", *BY_HAND), "pass either it or them"),
-        ((*PRICE, "--results", "{bench}", "--task", "poetry"), "task poetry; there are code, qa"),
-        ((*PRICE, "--results", "{bench}", "--batch", "3"), "batch 3; there are 1, 8"),
+        ((*PRICE, "--results", "{bench}", "--tasks", "poetry"), "task poetry; there are code, qa"),
+        ((*PRICE, "--results", "{bench}", "--batch-size", "3"), "batch 3; there are 1, 8"),
     ],
 )
 def test_bad_input_is_one_line(results, arguments, message):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from bench_toys import interrupt_after, save_pair
 from toys import prompts
 from transformers import AutoModelForCausalLM
@@ -14,11 +13,8 @@ from typer.testing import CliRunner
 
 import hf_specgen
 from hf_specgen.benchmarking.ours import Ours
-from hf_specgen.cli import tune
+from hf_specgen.cli import app
 from hf_specgen.tuning.file import NAME
-
-app = typer.Typer()
-app.command()(tune.command)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +30,7 @@ def pair(tmp_path_factory):
 def run(pair, *arguments, draft=True):
     models = [pair / "target", *([pair / "draft"] if draft else [])]
     small = "--max-new-tokens", 6, "--repeats", 1, "--limit", 2, "--prompts", pair / "prompts.jsonl"
-    return CliRunner().invoke(app, [*map(str, (*models, *small, "--temperatures", "0", *arguments))])
+    return CliRunner().invoke(app, ["tune", *map(str, (*models, *small, "--temperatures", "0", *arguments))])
 
 
 def test_it_writes_a_file_that_generate_takes_and_says_how(pair, tmp_path):
@@ -82,7 +78,7 @@ def test_models_that_cannot_decode(pair, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Ours, "decode", broken)
     result = run(pair, "--out", tmp_path)
-    assert result.exit_code == 1 and result.stderr == "tune: survey: RuntimeError: no kernel\n"
+    assert result.exit_code == 2 and result.stderr == "tune: survey: RuntimeError: no kernel\n"
     assert not [*tmp_path.iterdir()]
 
 
@@ -96,7 +92,7 @@ def test_models_that_cannot_decode(pair, tmp_path, monkeypatch):
         (["--prompts", "{}/target/model.safetensors"], "model.safetensors is not UTF-8"),
         (["--max-new-tokens", "4096"], "do not fit into the target's 512 positions"),
         (["--minutes=-1"], "minutes=-1.0: pass a number above 0"),
-        (["--limit", "0"], "limit=0"),
+        (["--limit", "0"], "Invalid value for '--limit'"),
         (["--batch-sizes", "8-1"], "--batch-sizes '8-1': '8-1' goes down; write 1-8."),
         (["--out", "{}/prompts.jsonl"], "prompts.jsonl is a file: pass a folder"),
         (["--device", "cuda:99"], "is not on this machine"),
@@ -114,7 +110,7 @@ def test_bad_input_is_one_line_before_anything_is_loaded(pair, monkeypatch, argu
 
 
 def test_missing_models(pair):
-    result = CliRunner().invoke(app, [str(pair / "gone"), str(pair / "draft")])
+    result = CliRunner().invoke(app, ["tune", str(pair / "gone"), str(pair / "draft")])
     assert result.exit_code == 2 and f"{pair / 'gone'} is not a local folder" in result.stderr
 
 
@@ -125,7 +121,7 @@ import sys, types
 package = types.ModuleType("hf_specgen")
 package.__path__ = [{str(Path(hf_specgen.__file__).parent)!r}]
 sys.modules["hf_specgen"] = package
-from hf_specgen.cli import tune
+from hf_specgen.cli import app
 assert not {{"torch", "transformers"}} & sys.modules.keys()
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
