@@ -7,13 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import typer
 from huggingface_hub import ModelCard
 from record_toys import record
 from toys import tiny, toy_tokenizer
+from typer.testing import CliRunner
 
 from hf_specgen import __version__, demo
 from hf_specgen.benchmarking.loading import Side
 from hf_specgen.cards.card import Wanted, make
+from hf_specgen.cli import app
 
 ROOT = Path(__file__).parents[2]
 CARDS = ROOT / "model_cards"
@@ -195,10 +198,6 @@ def commands() -> dict[str, list[str]]:
 
 
 def test_the_embedded_pairs_card_is_what_the_command_writes(tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from hf_specgen.cli import app
-
     monkeypatch.chdir(ROOT)
     words = [str(tmp_path) if word == "model_cards/embedded-pair" else word for word in commands()["embedded-pair"]]
     result = CliRunner().invoke(app, words)
@@ -219,12 +218,16 @@ def test_a_committed_card_is_valid_and_tells_its_records(path):
     told = json.loads((path.parent / "certificate.json").read_text())
     assert f"**{told['verdict']}**" in card.text and told["command"] in card.text
     assert not re.search(r"(^|[\s`(\"])/(root|home|tmp|work)/", card.text), "no path of one machine"
+    made_with = [told["command"]]
     if (path.parent / "bench").is_dir():
-        manifest = json.loads((path.parent / "bench" / "manifest.json").read_text())
-        assert manifest["commands"] and all(command in card.text for command in manifest["commands"])
+        made_with += json.loads((path.parent / "bench" / "manifest.json").read_text())["commands"]
     else:
         assert "Not measured" in card.text
-    assert __version__ in card.text
+    for command in made_with:
+        _, name, *arguments = shlex.split(command)
+        typer.main.get_command(app).get_command(None, name).make_context(name, arguments)
+        assert command in card.text
+    assert len(made_with) == card.text.count("```bash") and __version__ in card.text
 
 
 def test_the_embedded_cards_snippet_runs(monkeypatch, capsys):
