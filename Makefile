@@ -5,7 +5,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint
+.PHONY: demo test lint types dist
 
 demo: $(VENV)/ready
 	$(BIN)/hf-specgen demo
@@ -16,6 +16,12 @@ test: $(VENV)/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready
+	$(BIN)/mypy
+
+dist: $(VENV)/ready
+	$(BIN)/python .ci/dist.py
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

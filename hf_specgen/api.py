@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from transformers import GenerationMixin
@@ -235,7 +236,7 @@ def _needs_no_loop(settings: SpecConfig, stream: Stream) -> bool:
     return settings.spec_source == "none" and settings.spec_strategy != "coupled" and not asked
 
 
-def _plain(model, kwargs, settings, stream: Stream, **reason: str):
+def _plain(model, kwargs, settings, stream: Stream, **reason: Any):
     """Plain decoding in place of a refused call, or of one without drafts, told apart in the statistics."""
     if stream.streamer is not None:
         kwargs["streamer"] = stream.for_plain

@@ -207,7 +207,8 @@ def test_the_card_is_one_that_the_hub_understands():
     again = ModelCard(f"---\n{data.to_yaml()}\n---\n{card.text}")
     assert again.data.to_dict() == data.to_dict()
     sections = ["Description", "Base model", "Model compatibility", "Additional Arguments", "Output Type changes"]
-    assert re.findall(r"^## (.+)$", card.text, re.M) == [*sections, "Example usage", "Limits"]
+    shared = ["The two models", "Speed", "Losslessness", "Intended use", "Limits", "Licences"]
+    assert re.findall(r"^## (.+)$", card.text, re.M) == [*sections, "Example usage", *shared]
 
 
 def test_the_card_names_every_argument_that_there_is():

@@ -18,7 +18,7 @@ from .names import entrants, installed_peers
 from .record import Record
 from .runner import Listener, Runner
 from .settings import Settings
-from .store import Store
+from .store import ARGUMENTS, COMMANDS, Store
 from .tasks import Tasks, chosen, own_tasks, read_tasks
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Bench:
         prompts: a file (see `tasks.read_tasks`); None: the package's own.
         tokenizer: the target's; None: the one beside its checkpoint.
         dtype, device, draft_quantization: as in `load_pair`, for what is not loaded yet.
+        command: the shell's, for the manifest.
         out: a folder to keep everything in. With what an earlier run of the same bench has left there, only the rest
             is measured.
 
@@ -55,8 +56,9 @@ class Bench:
         device: str | None = None,
         draft_quantization: str | None = None,
         out: str | os.PathLike[str] | None = None,
+        command: str | None = None,
     ):
-        self.settings, self.device = settings or Settings(), device
+        self.settings, self.device, self.command = settings or Settings(), device, command
         names = self.settings.against
         if names is None:
             names = ("plain", "lookup") if draft is None else ("plain", "stock", "ours", *installed_peers())
@@ -121,9 +123,9 @@ class Bench:
 
     def _manifest(self, tasks: Tasks, device: torch.device) -> dict[str, Any]:
         """What must be the same for two records to be comparable; and, for information, what was asked for."""
-        prompts = {task: _hash(texts) for task, texts in tasks.items()}
+        prompts = {task: hash_of(texts) for task, texts in tasks.items()}
         if self.settings.concurrency is not None:
-            prompts[MIXED] = _hash(mixture(tasks, self.settings.concurrency))
+            prompts[MIXED] = hash_of(mixture(tasks, self.settings.concurrency))
         packages = sorted({entrant.kind.package for entrant in self.entrants if entrant.kind.package})
         lengths = {name: getattr(self.settings, name) for name in ("max_new_tokens", "top_k", "top_p")}
         return {
@@ -134,7 +136,8 @@ class Bench:
             "draft": None if self.draft is None else self.draft.fingerprint(),
             "prompts": prompts,
             "settings": lengths,
-            "arguments": asdict(self.settings),
+            ARGUMENTS: asdict(self.settings),
+            COMMANDS: [] if self.command is None else [self.command],
         }
 
 
@@ -171,5 +174,6 @@ def run_bench(
     return bench.run(listener)
 
 
-def _hash(prompts: list) -> str:
+def hash_of(prompts: list) -> str:
+    """Of a task's prompts, for the manifest."""
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]

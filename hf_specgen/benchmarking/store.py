@@ -11,8 +11,8 @@ from typing import Any
 from .record import Cell, Record
 
 MANIFEST, RECORDS = "manifest.json", "records.jsonl"
-INFORMATION = "arguments"
-"""The one part of a manifest that may change from run to run: what was asked for last."""
+ARGUMENTS, COMMANDS = "arguments", "commands"
+"""The parts of a manifest that may change from run to run: what was asked for last, and the commands that asked."""
 
 
 class Store:
@@ -35,7 +35,7 @@ class Store:
         if self.folder is None:
             return
         if (self.folder / MANIFEST).is_file():
-            self.manifest = merged(self._read_manifest(), manifest, self.folder)
+            self.manifest = merged(read_manifest(self.folder), manifest, self.folder)
             if (self.folder / RECORDS).is_file():
                 self.records = [record for record in read_records(self.folder) if record.error is None]
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
@@ -73,15 +73,23 @@ class Store:
         """What need not be measured: (cell, repetition)."""
         return {(record.cell, record.repeat) for record in self.records}
 
-    def _read_manifest(self) -> dict[str, Any]:
-        path = self.folder / MANIFEST
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON ({error}): pass a new folder.") from None
-        if not isinstance(manifest, dict):
-            raise ValueError(f"{path} is not a bench's: pass a new folder.")
-        return manifest
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not one.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no {path}: pass the folder that hf-specgen bench --out has written.")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): pass another folder.") from None
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path} is not a bench's: pass another folder.")
+    return manifest
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
@@ -123,10 +131,11 @@ def merged(old: dict[str, Any], new: dict[str, Any], folder: Path) -> dict[str, 
     Raises:
         ValueError: they do.
     """
-    compared = {name: value for name, value in new.items() if name != INFORMATION}
+    compared = {name: value for name, value in new.items() if name not in (ARGUMENTS, COMMANDS)}
     if different := list(_differences(old, compared, "")):
         raise ValueError(f"{folder} holds another bench: {'; '.join(different)}. Pass a new folder.")
-    return _union(old, compared) | {INFORMATION: new.get(INFORMATION)}
+    commands = dict.fromkeys([*old.get(COMMANDS, []), *new.get(COMMANDS, [])])
+    return _union(old, compared) | {ARGUMENTS: new.get(ARGUMENTS), COMMANDS: list(commands)}
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], inside: str):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import bench, chat, check_pair, cost, demo, env, exit_codes, generate, plan, quantize, recommend, tune, verify
+from . import bench, card, chat, check_pair, cost, demo, env, exit_codes, generate, plan, quantize, recommend, tune, verify
 from .errors import TRACEBACK, give_up, one_line
 
 NAME = "hf-specgen"
@@ -18,7 +18,7 @@ CONTENTS = {
     "Choose a draft": {"recommend": recommend, "check-pair": check_pair, "plan": plan, "quantize": quantize},
     "Write text": {"generate": generate, "chat": chat},
     "Measure and tune": {"bench": bench, "tune": tune, "cost": cost},
-    "Prove and report": {"verify": verify, "env": env},
+    "Prove and report": {"verify": verify, "card": card, "env": env},
 }
 """Panels of the help, in the order in which they are needed."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,6 +109,7 @@ def command(
             device=device,
             draft_quantization=draft_quantization,
             out=out,
+            command=shlex.join(["hf-specgen", *sys.argv[1:]]),
         )
         stopped = _run(bench)
     _show(bench, as_json, plots)

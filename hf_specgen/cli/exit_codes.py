@@ -22,6 +22,7 @@ ANSWERS = {
     "tune": ("written", None),
     "cost": ("computed", None),
     "verify": ("lossless, ties included", "a fault"),
+    "card": ("written", "written, and the certificate says FAULT"),
     "env": ("hf-specgen can run", "a package that it needs cannot be imported"),
 }
 """By command: what 0 means, and what 1 means where it is used."""

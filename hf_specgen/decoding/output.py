@@ -1,6 +1,7 @@
 """From finished rows to what `generate()` returns."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
@@ -60,14 +61,14 @@ def as_dict(
     """
     steps = max(len(row.new_tokens) for row in rows)
     mask = [row.from_draft + [False] * (steps - len(row.from_draft)) for row in rows]
-    found = {name: _all_steps(name, first, rows, steps, keys) for name, first in kept.items()}
+    found: dict[str, Any] = {name: _all_steps(name, first, rows, steps, keys) for name, first in kept.items()}
     if encoder is not None:
         found |= {
             f"encoder_{name}": encoder.get(name)
             for name in ("hidden_states", "attentions")
             if f"decoder_{name}" in kept
         }
-    kind = SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput
+    kind: Any = SpecGenerateOutput if encoder is None else SpecGenerateEncoderDecoderOutput
     added = {"spec_stats": stats, "draft_mask": torch.tensor(mask, device=sequences.device)}
     out = (kind if extended else kind.__base__)(
         sequences=sequences,
@@ -84,10 +85,11 @@ def as_dict(
 
 def _by_step(by_row: list[list[torch.Tensor] | None], steps: int) -> tuple[torch.Tensor, ...] | None:
     """Per step `[rows, vocabulary]`, zero where a row had ended."""
-    if by_row[0] is None:
+    rows = [kept for kept in by_row if kept is not None]  # all of them or none
+    if not rows:
         return None
-    nothing = torch.zeros_like(by_row[0][0])
-    return tuple(torch.stack([kept[i] if i < len(kept) else nothing for kept in by_row]) for i in range(steps))
+    nothing = torch.zeros_like(rows[0][0])
+    return tuple(torch.stack([kept[i] if i < len(kept) else nothing for kept in rows]) for i in range(steps))
 
 
 @dataclass

@@ -74,8 +74,12 @@ class RowStreamers(BaseStreamer):
     """
 
     def __init__(self, streamers: Sequence[BaseStreamer] | Callable[[int], BaseStreamer]):
-        self.make = streamers if callable(streamers) else None
-        self.given = {} if self.make else dict(enumerate(streamers))
+        self.make: Callable[[int], BaseStreamer] | None = None
+        self.given: dict[int, BaseStreamer] = {}
+        if callable(streamers):
+            self.make = streamers
+        else:
+            self.given = dict(enumerate(streamers))
         self.open = dict(self.given)
 
     def check_rows(self, rows: int) -> None:

@@ -102,7 +102,7 @@ def with_lookup(drafter: Drafter | None, settings, config, never: list[int]) -> 
     lookup = LookupDrafter(
         **{name: value for name, value in limits.items() if value is not None}, eos=ends, never=never
     )
-    return HybridDrafter(drafter, lookup) if hybrid else lookup
+    return HybridDrafter(drafter, lookup) if isinstance(drafter, ModelDrafter) else lookup
 
 
 __all__ = [

@@ -26,7 +26,7 @@ NOTHING = Choice(None, 0)
 class Round(NamedTuple):
     """What became of a row's choice: how much of it was drafted and accepted."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # in place of tuple.index, which nobody asks of a round
     choice: Choice
     drafted: int
     accepted: int

@@ -35,7 +35,7 @@ class GoodputLength(Length):
         known = knowledge.costs is not None
         self.costs = self._expected(1.0 if terms.free or known else SHARED)
         self.measured = self.costs if terms.free else self._expected()
-        if known:
+        if knowledge.costs is not None:
             self.costs.take(knowledge.costs)
         self.planners: dict[int, Planner] = {}
 

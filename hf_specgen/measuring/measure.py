@@ -17,6 +17,7 @@ import torch
 from .. import compat
 from ..api import SpecGenerationMixin
 from ..cache.reader import device_of
+from ..config import SpecConfig
 from ..decoding.checks import check_draft, check_model
 from ..drafters import ModelDrafter, TextDrafter, drafter_for
 from ..errors import SpecUnsupportedError
@@ -111,7 +112,7 @@ class Pair:
     def __init__(self, target, draft, tokenizers, largest: int, options: dict[str, Any]):
         self.target = unwrap(target)
         check_model(self.target, "target")
-        self.draft = check_draft(self.target, draft, "rejection")
+        self.draft = check_draft(self.target, draft, SpecConfig(spec_strategy="rejection"))
         if self.target.config.is_encoder_decoder:
             raise SpecUnsupportedError(
                 f"{type(self.target).__name__} reads prompts with an encoder, and measure_pair has the draft read "

@@ -47,9 +47,9 @@ def check_pair(
     """
     from .weights import add_weights
 
-    folders = [_folder_of(side) for side in (target, draft)]
-    report, _ = _judge(*_sides(*folders, tokenizer, assistant_tokenizer))
-    return add_weights(report, folders, (target_quantization, draft_quantization))
+    ours, theirs = _folder_of(target), _folder_of(draft)
+    report, _ = _judge(*_sides(ours, theirs, tokenizer, assistant_tokenizer))
+    return add_weights(report, [ours, theirs], (target_quantization, draft_quantization))
 
 
 def pair_up(
@@ -130,9 +130,9 @@ def _judge(target: Side, draft: Side) -> tuple[PairReport, VocabularyMap | None]
     if differing:
         count = f"{len(differing)} of the {len(common)} ids known to both tokenizers mean different strings"
         notes = (f"{count} ({_listed(differing)}); {_percent(equal, known)} of all ids agree.", *notes)
-    rows = tuple(side.rows or max(ids) + 1 for side, ids in ((target, a), (draft, b)))
+    sizes = target.rows or max(a) + 1, draft.rows or max(b) + 1
     if equal >= MAPPABLE * known:
-        vocabulary = few_differ(ours, theirs, rows)
+        vocabulary = few_differ(ours, theirs, sizes)
         moved = [d for d, t in vocabulary.pairs.items() if d != t]
         for side, ids, known_to in (("target", target_only, a), ("draft", draft_only, b)):
             if ids:
@@ -142,7 +142,7 @@ def _judge(target: Side, draft: Side) -> tuple[PairReport, VocabularyMap | None]
             "proposed: acceptance suffers only where it occurs.",
         )
         return report("mappable", notes, mapped=sum(d in b for d in vocabulary.pairs)), vocabulary
-    return _another(report, notes, (target, ours), (draft, theirs), rows, _percent(equal, known), len(b))
+    return _another(report, notes, (target, ours), (draft, theirs), sizes, _percent(equal, known), len(b))
 
 
 def _another(
@@ -160,7 +160,8 @@ def _another(
     except UnreadableTokenizerError as error:
         why = f"Their tokens cannot be matched by what they stand for: {error}. {OTHER_DRAFT}"
         return report("refused", (*notes, why)), None
-    if not any(d in vocabulary.draft.pieces for d in vocabulary.pairs):
+    codec = vocabulary.draft
+    if codec is None or not any(d in codec.pieces for d in vocabulary.pairs):
         return report("refused", (*notes, f"No token stands for the same text in both. {OTHER_DRAFT}")), None
     how = "token by token" if vocabulary.by_tokens else "as text (token by token when sampling)"
     notes = (  # of the others, only what still matters

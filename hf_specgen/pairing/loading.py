@@ -115,9 +115,9 @@ def load_pair(
         check_max_memory(max_memory)
     asked = {"device_map": device_map != "auto", "max_memory": max_memory is not None}
     asked_of_draft = {"draft_device": draft_device is not None}
-    for name, given, useless in (("target", target, asked), ("draft", draft, asked_of_draft)):
+    for name, given, of_side in (("target", target, asked), ("draft", draft, asked_of_draft)):
         kwargs = target_kwargs if name == "target" else draft_kwargs
-        useless = [argument for argument, here in {**useless, f"{name}_kwargs": bool(kwargs)}.items() if here]
+        useless = [argument for argument, here in {**of_side, f"{name}_kwargs": bool(kwargs)}.items() if here]
         if useless and not isinstance(given, (str, os.PathLike)):
             raise ValueError(f"The {name} is loaded already, so {useless[0]}= would do nothing: leave it out.")
     target_kwargs = checked_kwargs("target_kwargs", target_kwargs)
@@ -159,8 +159,8 @@ def load_pair(
         models.clear()
         _forget(error)
         raise
-    loaded_as = tuple(side.loaded_as(model) for side, model in zip((ours, theirs), models, strict=True))
-    return Pair(*models, tokenizer, speculative.get("assistant_tokenizer"), report, loaded_as)
+    loaded_as = ours.loaded_as(models[0]), theirs.loaded_as(models[1])
+    return Pair(models[0], models[1], tokenizer, speculative.get("assistant_tokenizer"), report, loaded_as)
 
 
 def _planned(ours: Origin, theirs: Origin, max_memory: Any, draft_device: Any, remote: bool, **sizes: Any) -> tuple:

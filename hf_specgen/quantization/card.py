@@ -6,6 +6,7 @@ import shlex
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from ..cards.parts import QUANTIZATION, QUANTIZED_LIMITS, TAGS, Section, facts, rendered, usage
 from .writing import IN_AWQ_FORMAT, METHODS
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ PACKAGES = ("hf-specgen", "torch", "transformers", "bitsandbytes", "torchao", "g
 
 
 def card(written: Written) -> str:
-    """Markdown, with the metadata that the Hub reads."""
+    """The whole file."""
+    from huggingface_hub import ModelCardData
+
     name, base = written.folder.name, written.source.name
     group = written.quantization.get("group_size")
     method = METHODS[written.method] + (f"; groups of {group} weights" if group else "")
@@ -27,37 +30,30 @@ def card(written: Written) -> str:
         )
     else:
         head = f"quantized like the rest (`{written.head}`); the input embedding is dense"
-    return f"""---
-base_model: {base}
-library_name: transformers
-pipeline_tag: text-generation
-tags: [speculative-decoding, draft, quantized]
----
-
-# {name}
-
-{base}, quantized as a draft for speculative decoding. A draft changes how fast a target's text comes, never the text.
-
-| | |
-|---|---|
-| base model | {base} |
-| method | {method} |
-| head | {head} |
-| weights on disk | {written.bytes_after / 1e6:.1f} MB, before {written.bytes_before / 1e6:.1f} MB |
-| nearness | cosine of the logits {written.likeness:.3f}, {same} |
-| made with | {", ".join(_versions())} |
-| command | `{command(written)}` |
-
-```python
-import hf_specgen
-
-pair = hf_specgen.load_pair("TARGET", "{name}")
-out = pair.generate(**inputs, max_new_tokens=200)
-```
-
-Quantized weights do not survive `state_dict()` after a forward on a CPU, a move to another device, or a cast: load the
-draft where it is to run.
-"""
+    made = facts(
+        [
+            ("base model", base),
+            ("method", method),
+            ("head", head),
+            ("weights on disk", f"{written.bytes_after / 1e6:.1f} MB, before {written.bytes_before / 1e6:.1f} MB"),
+            ("nearness", f"cosine of the logits {written.likeness:.3f}, {same}"),
+            ("made with", ", ".join(_versions())),
+            ("command", f"`{command(written)}`"),
+        ]
+    )
+    return rendered(
+        ModelCardData(
+            base_model=base,
+            base_model_relation="quantized",
+            library_name="transformers",
+            pipeline_tag="text-generation",
+            tags=[*TAGS, "draft", "quantized"],
+        ),
+        name,
+        f"{base}, quantized as a draft for speculative decoding. A draft changes how fast a target's text comes, never "
+        "the text.",
+        [Section(QUANTIZATION, made), usage("TARGET", name), Section("Limits", QUANTIZED_LIMITS)],
+    )
 
 
 def command(written: Written) -> str:

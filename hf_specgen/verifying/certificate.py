@@ -36,7 +36,7 @@ class Certificate:
         texts: every greedy text. `noise`: plain decoding's own, on the same texts.
         laws: of each strategy; empty where nothing was sampled.
         drafted, accepted: tokens in the greedy texts.
-        target, draft: facts and a fingerprint of the weights, see `described`.
+        target, draft: facts, a hash of the config and one of the weights, see `Side.fingerprint` and `described`.
         machine: versions, device, threads. `settings`: of the verification. `prompts`: how many, and a hash of them.
         date: UTC, ISO 8601. `command`: that made it, where one did.
     """
@@ -124,7 +124,7 @@ class Certificate:
             f"{self.noise.tolerance:.2g} below the best one",
         ]
         for text in self.texts:
-            if text.verdict == TIE:
+            if text.verdict == TIE and text.diverged_at is not None:
                 lines.append(
                     f"  {_place(text)}: parts from plain at token {text.diverged_at}, gap {text.gap:.3g}: a tie; "
                     f"{text.others} of the {text.tokens - text.diverged_at - 1} tokens after it are ties, too"
@@ -154,8 +154,8 @@ def _summary(law: Law) -> list[str]:
         f"  {shift}",
     ]
     if law.disagreement is not None:
-        close = law.disagreement < law.visible_shift
-        close = ": too close for a wrong rule to show; more --samples, or another draft" if close else ""
+        is_close = law.disagreement < law.visible_shift
+        close = ": too close for a wrong rule to show; more --samples, or another draft" if is_close else ""
         lines.append(f"  the draft's law is {law.disagreement:.1%} from the target's there (total variation){close}")
     return lines
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -24,7 +24,7 @@ from ..pairing.places import device_at
 from ..verifiers import STRATEGIES
 from . import contexts, law
 from .certificate import Certificate, described
-from .greedy import WIDTHS, Noise, judge
+from .greedy import WIDTHS, Noise, TextCheck, judge
 from .reading import Reading, decode, follow, in_blocks
 from .texts import ALONE, BATCH, call_of, speculate
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ..measuring.prompts import Messages
 
-    ModelOrName = PreTrainedModel | str | os.PathLike[str]
-    Prompts = Sequence[str | Messages] | str | os.PathLike[str] | None
+    ModelOrName: TypeAlias = PreTrainedModel | str | os.PathLike[str]
+    Prompts: TypeAlias = Sequence[str | Messages] | str | os.PathLike[str] | None
 
 Listener = Callable[[str, int, int], None]
 """Told what was done last, and how many steps of how many are done."""
@@ -90,7 +90,7 @@ class Verification:
             raise ValueError(f"strategies={strategies!r}: choose among {', '.join(STRATEGIES)}, each once.")
         if draft is None:
             raise ValueError("There is no draft to verify: pass one.")
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "temperature": float(temperature),
             "strategies": list(strategies),
@@ -140,8 +140,8 @@ class Verification:
             laws,
             drafted=greedy.drafted,
             accepted=greedy.accepted,
-            target=described(models.target),
-            draft=described(models.draft),
+            target=self.target.fingerprint() | described(models.target),
+            draft=self.draft.fingerprint() | described(models.draft),
             machine={"versions": versions(), "device": device_name(device), "threads": torch.get_num_threads()},
             settings=self.settings,
             prompts=self.prompts,
@@ -191,7 +191,8 @@ class _Greedy:
         self.new, self.k = settings["max_new_tokens"], settings["num_assistant_tokens"]
         self.strategy = settings["strategies"][0]
         self.plain: list[Reading] = []
-        self.noise, self.checks = Noise(), []
+        self.noise = Noise()
+        self.checks: list[TextCheck] = []
         self.drafted = self.accepted = 0
         self.known: dict[tuple[int, tuple[int, ...]], Reading] = {}
 

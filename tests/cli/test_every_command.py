@@ -38,6 +38,7 @@ RUNS = {
         ["verify", "{}/target", "{}/draft", "--out", "{}/made", *PROMPTS],
         "hf_specgen.verifying.verification.Verification.run",
     ),
+    "card": (["card", "{}/target", "{}/draft", "--bench", "{}", "--out", "{}/made"], "hf_specgen.cards.card.make"),
     "env": (["env"], "hf_specgen.environment.environment"),
 }
 """By command: arguments that are right, and the function that does its work."""
@@ -55,6 +56,9 @@ WRONG_FOLDERS = [
     ["tune", "{}/gone", "{}/draft", "--out", "{}/made"],
     [*PRICE, "--results", "{}/gone"],
     ["verify", "{}/target", "{}/gone", "--out", "{}/made"],
+    ["card", "{}/gone", "{}/draft", "--bench", "{}", "--out", "{}/made"],
+    ["card", "{}/target", "{}/draft", "--bench", "{}/gone", "--out", "{}/made"],
+    ["card", "{}/target", "{}/draft", "--certificate", "{}/gone", "--out", "{}/made"],
 ]
 WANT_PROMPTS = [
     ["check-pair", "{}/target", "{}/draft", "--measure"],

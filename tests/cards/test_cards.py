@@ -1,0 +1,238 @@
+"""Model cards: what they say and refuse, and the committed ones."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from huggingface_hub import ModelCard
+from record_toys import record
+from toys import tiny, toy_tokenizer
+from typer.testing import CliRunner
+
+from hf_specgen import __version__, demo
+from hf_specgen.benchmarking.loading import Side
+from hf_specgen.cards.card import Wanted, make
+from hf_specgen.cli import app
+
+ROOT = Path(__file__).parents[2]
+CARDS = ROOT / "model_cards"
+EMBEDDED = CARDS / "embedded-pair"
+COMMITTED = sorted(CARDS.glob("*/README.md"))
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """target/ and draft/, a bench and a certificate of them, of calls that nobody made."""
+    root = tmp_path_factory.mktemp("cards")
+    for name in ("target", "draft"):
+        tiny(num_hidden_layers=1 if name == "draft" else 2).save_pretrained(root / name)
+        toy_tokenizer().save_pretrained(root / name)
+    told = json.loads((EMBEDDED / "certificate.json").read_text())
+    manifest = json.loads((EMBEDDED / "bench" / "manifest.json").read_text())
+    for name in ("target", "draft"):
+        own = Side(name, root / name, "auto").fingerprint()
+        told[name] |= {"config": own["config"]}
+        manifest[name] = own
+    (root / "bench").mkdir()
+    (root / "certificate.json").write_text(json.dumps(told))
+    manifest["commands"] = ["hf-specgen bench /home/me/target"]
+    (root / "bench" / "manifest.json").write_text(json.dumps(manifest))
+    parted = {"same_ids": False, "diverged_at": 4, "gap": 0.0}
+    records = [
+        record("plain", task="code", same_ids=True),
+        record("ours", task="code", seconds=0.5, drafted=10, accepted=8, rounds=3, **parted),
+        record("stock", task="code", error="OSError: no | room"),
+    ]
+    (root / "bench" / "records.jsonl").write_text("".join(json.dumps(one.to_dict()) + "\n" for one in records))
+    return root
+
+
+@pytest.fixture
+def mine(pair, tmp_path):
+    return Path(shutil.copytree(pair, tmp_path / "mine"))
+
+
+def of(root, **more):
+    files = {"bench": root / "bench", "certificate": root / "certificate.json"}
+    return make(Wanted(str(root / "target"), str(root / "draft"), **files | more))
+
+
+def data_of(card):
+    return ModelCard(card.text, ignore_metadata_errors=False).data
+
+
+def changed(file: Path, change) -> None:
+    told = json.loads(file.read_text())
+    change(told)
+    file.write_text(json.dumps(told))
+
+
+# ---- what it says -------------------------------------------------------------------------------------
+def test_every_figure_is_the_records(pair):
+    text = of(pair).text
+    assert "| ours | 2.00× | 2.00× |" in text, "11 tokens in half the time"
+    assert "| ours | 22.0 | 80% | 3.67 | – | 0 of 1 |" in text
+    assert "ours: code 0 parts from plain's at token 4, where plain's two logits differ by 0." in text
+    assert "stock: 1 failed: OSError: no | room" in text
+    assert "hf-specgen bench target\n" in text and "/home" not in text, "no folders of one machine"
+    (one,) = data_of(of(pair)).eval_results
+    assert one.metric_value == 2.0 and one.metric_type == "speedup" and "code" in one.dataset_name
+
+
+def test_what_was_not_measured_is_said_not_to_be(pair):
+    without = of(pair, bench=None)
+    assert "## Speed\n\nNot measured" in without.text and data_of(without).eval_results is None
+    assert "## Losslessness\n\nNot verified" in of(pair, certificate=None).text
+
+
+def test_the_certificate_is_told(mine):
+    assert "**LOSSLESS**" in of(mine).text and not of(mine).faulty
+    fault = {"verdict": "FAULT", "lossless": False, "faults": ["prompt 0: no"]}
+    changed(mine / "certificate.json", lambda told: told.update(fault))
+    card = of(mine)
+    assert card.faulty and "**FAULT**" in card.text and "- prompt 0: no" in card.text
+
+
+def test_metadata_is_the_hubs(mine):
+    (mine / "target" / "LICENSE").write_text("  Apache License\n  Version 2.0, January 2004\n")
+    (mine / "draft" / "README.md").write_text("---\nlicense: mit\n---\n")
+    data = data_of(of(mine, base_models=("org/large",)))
+    assert (data.library_name, data.pipeline_tag, data.base_model) == ("transformers", "text-generation", "org/large")
+    assert data.license == "other" and "speculative-decoding" in data.tags
+    text = of(mine).text
+    assert "Target: apache-2.0 (`LICENSE` in its folder)." in text and "Draft: mit (by the card in its folder)." in text
+    assert data_of(of(mine, draft_licence="apache-2.0")).license == "apache-2.0"
+
+
+def test_an_unknown_licence_is_not_invented(pair):
+    card = of(pair)
+    assert not {"license", "base_model"} & card.metadata.keys() and "not stated by its files" in card.text
+
+
+def test_a_quantized_draft_brings_its_making(mine):
+    made = "---\nbase_model: org/small\n---\n# x\n\n## Quantization\n\nin steps\n\n## Limits\n"
+    (mine / "draft" / "README.md").write_text(made)
+    card = of(mine, kind="draft")
+    data = data_of(card)
+    assert "## Quantization\n\nin steps\n\n## " in card.text and "do not survive `state_dict()`" in card.text
+    assert data.base_model == "org/small" and data.base_model_relation == "quantized" and "quantized" in data.tags
+
+
+def test_a_pair_that_is_on_the_hub_is_used_from_there(pair):
+    text = of(pair, base_models=("org/large", "org/small"), draft_quantization=None).text
+    assert 'load_pair("org/large", "org/small")' in text and 'load_pair("target", "draft")' in of(pair).text
+
+
+def test_notes_come_first(mine):
+    (mine / "about.md").write_text("Found in a drawer.\n")
+    assert of(mine, notes=mine / "about.md", title="Two models").text.split("\n\n")[1] == "# Two models"
+    assert "## About\n\nFound in a drawer." in of(mine, notes=mine / "about.md").text
+
+
+# ---- refusals -----------------------------------------------------------------------------------------
+def other_target(root):
+    changed(root / "target" / "config.json", lambda told: told.update(rms_norm_eps=1e-4))
+
+
+def garbage(name):
+    return lambda root: (root / name).write_text("garbage")
+
+
+def certificate_lacks(*path):
+    def lack(told):
+        for name in path[:-1]:
+            told = told[name]
+        del told[path[-1]]
+
+    return lambda root: changed(root / "certificate.json", lack)
+
+
+@pytest.mark.parametrize(
+    "spoil, more, says",
+    [
+        (None, {"bench": None, "certificate": None}, "pass --bench"),
+        (None, {"bench": Path("none")}, "There is no none/manifest.json"),
+        (None, {"certificate": Path("none.json")}, "There is no file none.json"),
+        (None, {"kind": "trio"}, "'trio' is no kind of card"),
+        (None, {"draft_quantization": "nf4"}, "same --draft-quantization"),
+        (None, {"bench": None, "draft_quantization": "nf4"}, "of a draft that was dense, and this one is nf4"),
+        (None, {"target_licence": "My Own"}, "'My Own' is no licence"),
+        (other_target, {}, "is of another target, 'target'"),
+        (other_target, {"bench": None}, "--certificate .* is of another target"),
+        (garbage("certificate.json"), {}, "is not JSON"),
+        (garbage("bench/manifest.json"), {}, "is not JSON"),
+        (garbage("bench/records.jsonl"), {}, "line 1"),
+        (garbage("target/config.json"), {}, "not valid JSON"),
+        (lambda root: (root / "bench/records.jsonl").write_text(""), {}, "no call that went through"),
+        (lambda root: changed(root / "bench/manifest.json", lambda told: told.pop("device")), {}, "has no 'device'"),
+        (certificate_lacks("greedy"), {}, "'greedy' is None"),
+        (certificate_lacks("format"), {}, "no certificate of this version"),
+        (certificate_lacks("greedy", "noise"), {}, "is not whole"),
+        (certificate_lacks("prompts", "count"), {}, "is not whole"),
+        (lambda root: changed(root / "certificate.json", lambda told: told.update(verdict="FAULT")), {}, "was changed"),
+        (lambda root: (root / "draft/README.md").write_text("---\n[\n---\n"), {}, "cannot be read"),
+    ],
+)
+def test_what_is_missing_broken_or_foreign_is_refused(mine, spoil, more, says):
+    if spoil is not None:
+        spoil(mine)
+    with pytest.raises((ValueError, OSError), match=says):
+        of(mine, **more)
+
+
+# ---- the committed ones -------------------------------------------------------------------------------
+def commands() -> dict[str, list[str]]:
+    """By folder, those that model_cards/README.md says its cards were made with."""
+    (block,) = re.findall(r"```bash\n(.*?)```", (CARDS / "README.md").read_text(), re.S)
+    lines = [shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines() if line]
+    return {Path(words[words.index("--out") + 1]).name: words for words in lines}
+
+
+def test_the_embedded_pairs_card_is_what_the_command_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = [str(tmp_path) if word == "model_cards/embedded-pair" else word for word in commands()["embedded-pair"]]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "README.md").read_text() == (EMBEDDED / "README.md").read_text()
+
+
+def test_every_committed_card_has_its_command():
+    folders = {path.parent.name for path in COMMITTED}
+    assert folders | {"custom_generate"} == {*commands()} and len(folders) >= 5
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
+def test_a_committed_card_is_valid_and_tells_its_records(path):
+    card = ModelCard.load(path)
+    again = ModelCard(f"---\n{card.data.to_yaml()}\n---\n{card.text}")
+    assert again.data.to_dict() == card.data.to_dict() and card.data.license == "apache-2.0"
+    told = json.loads((path.parent / "certificate.json").read_text())
+    assert f"**{told['verdict']}**" in card.text and told["command"] in card.text
+    assert not re.search(r"(^|[\s`(\"])/(root|home|tmp|work)/", card.text), "no path of one machine"
+    made_with = [told["command"]]
+    if (path.parent / "bench").is_dir():
+        made_with += json.loads((path.parent / "bench" / "manifest.json").read_text())["commands"]
+    else:
+        assert "Not measured" in card.text
+    for command in made_with:
+        _, name, *arguments = shlex.split(command)
+        typer.main.get_command(app).get_command(None, name).make_context(name, arguments)
+        assert command in card.text
+    assert len(made_with) == card.text.count("```bash") and __version__ in card.text
+
+
+def test_the_embedded_cards_snippet_runs(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"```python\n(.*?)```", (EMBEDDED / "README.md").read_text(), re.S)
+    assert str(demo.PAIR / "target").endswith("hf_specgen/demo/pair/target") and "hf_specgen/demo/pair/target" in code
+    exec(compile(code.replace("max_new_tokens=100", "max_new_tokens=10"), "the card", "exec"), {})
+    assert "tokens per forward" in capsys.readouterr().out
