@@ -5,7 +5,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint
+# `make notebooks SAVE=--save` keeps the outputs. The one on the real pair needs its folders: see its first cell.
+NOTEBOOKS := $(filter-out examples/real_pair.ipynb,$(wildcard examples/*.ipynb))
+
+.PHONY: demo test lint notebooks
 
 demo: $(VENV)/ready
 	$(BIN)/hf-specgen demo
@@ -16,6 +19,9 @@ test: $(VENV)/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+notebooks: $(VENV)/ready
+	$(BIN)/python .ci/notebooks.py $(SAVE) $(NOTEBOOKS)
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
