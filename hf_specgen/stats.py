@@ -146,6 +146,13 @@ class RowStats(_Figures):
         """Target forwards that this row took part in."""
         return self.rounds
 
+    @property
+    def token_sources(self) -> list[str | None]:
+        """What drafted each new token ("draft", "lookup", …); None: the target's own."""
+        rounds = zip(self.trace, self.sources, strict=True)
+        found = [s for (_, accepted), source in rounds for s in (*[source] * accepted, None)]
+        return found[: self.emitted]
+
 
 @dataclass
 class SpecStats(_Figures):
@@ -255,7 +262,9 @@ class SpecStats(_Figures):
         """The other figures as (name, value), for people; none before any call."""
         if not self.calls:
             return []
-        by_position = " ".join(_show(x, ".0%") for x in self.acceptance_by_position.conditional) or "-"
+        rates = self.acceptance_by_position.conditional
+        reached = max((i for i, rate in enumerate(rates, 1) if rate is not None), default=0)
+        by_position = " ".join(_show(rate, ".0%") for rate in rates[:reached]) or "-"
         sources = [
             (f"  from {source}", f"{seen.accepted} of {seen.drafted} ({_show(seen.acceptance_rate, '.0%')})")
             for source, seen in self.by_source.items()

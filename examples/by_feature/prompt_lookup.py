@@ -13,7 +13,15 @@ from hf_specgen import demo
 
 target, _, tokenizer = demo.load(*sys.argv[1:3])
 hf_specgen.enable(target)
-code = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return"
+code = """\
+    def red(self):
+        return self._red
+
+    def green(self):
+        return self._green
+
+    def blue(self):
+"""
 inputs = tokenizer(code, return_tensors="pt")
 plain = target.generate(**inputs, max_new_tokens=60, do_sample=False)
 out = target.generate(

@@ -10,7 +10,10 @@ from html import escape
 
 __all__ = ["PRE", "bar", "block", "escape", "muted", "pre", "stack", "table", "verdict"]
 
-PRE = "margin:0 0 0.75em 0;padding:0;background:transparent;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere"
+PRE = (
+    "margin:0 0 0.75em 0;padding:0;background:transparent;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:0.95em"
+)
 LINE = "rgba(128,128,128,0.35)"
 GOOD, WARN, BAD = "#228833", "#CCBB44", "#EE6677"
 

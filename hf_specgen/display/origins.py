@@ -6,30 +6,25 @@ colours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..stats import RowStats
 
 
 @dataclass(frozen=True)
 class Origin:
     """
     Attributes:
-        name: as in `RowStats.sources`; "target" for what the target wrote itself.
+        source: as in `RowStats.token_sources`; None for the target's own tokens.
         label: in a legend.
-        colour: hexadecimal, of plots, and with transparency of backgrounds.
         terminal: a rich style.
-        tag: HTML element that shows it where styles are stripped.
+        colour: hexadecimal, of plots, and with transparency of backgrounds in notebooks.
+        tag: HTML element that tells it apart where styles are stripped.
     """
 
-    name: str
+    source: str | None
     label: str
-    colour: str
     terminal: str
+    colour: str
     tag: str = "span"
 
     @property
@@ -39,30 +34,22 @@ class Origin:
         return f"rgba({red},{green},{blue},0.28)"
 
 
-DRAFT = Origin("draft", "from the draft", "#228833", "green")
-LOOKUP = Origin("lookup", "copied from the text", "#AA3377", "underline magenta", "u")
-TARGET = Origin("target", "from the target", "#CCBB44", "bold yellow", "b")
+DRAFT = Origin("draft", "draft model", "green", "#228833")
+LOOKUP = Origin("lookup", "text lookup", "cyan", "#66CCEE", "u")
+TARGET = Origin(None, "target itself", "bold yellow", "#CCBB44", "b")
 
 TIMES = {"draft": DRAFT.colour, "verify": TARGET.colour, "rest": "#4477AA", "prefill": "#BBBBBB"}
 """Colours of what time goes into, as `SpecStats` names it."""
 
-_KNOWN = {one.name: one for one in (DRAFT, LOOKUP, TARGET)}
+_KNOWN = {one.source: one for one in (DRAFT, LOOKUP, TARGET)}
 
 
-def origin(name: str) -> Origin:
-    """How tokens of this source are shown; those of a source of the user's own like cyan ones with its name."""
-    return _KNOWN.get(name) or Origin(name, f"from {name}", "#66CCEE", "cyan")
+def origin(source: str | None) -> Origin:
+    """How tokens of this source are shown; a source that a drafter of one's own names, by its name."""
+    return _KNOWN.get(source) or Origin(source, str(source), "magenta", "#AA3377", "i")
 
 
-def origins_of(row: RowStats) -> list[str]:
-    """The name of each new token's origin."""
-    found: list[str] = []
-    for source, (_, accepted) in zip(row.sources, row.trace, strict=True):
-        found += [source] * accepted + [TARGET.name]
-    return found[: row.emitted]
-
-
-def legend(names: Sequence[str]) -> list[Origin]:
-    """Each origin once, in a fixed order."""
-    order = [*_KNOWN, *names]
-    return [origin(name) for name in sorted({*names}, key=order.index)]
+def legend(sources: Iterable[str | None]) -> list[Origin]:
+    """Each origin once: the known ones first."""
+    found = dict.fromkeys(sources)
+    return [origin(source) for source in (*(k for k in _KNOWN if k in found), *(s for s in found if s not in _KNOWN))]
