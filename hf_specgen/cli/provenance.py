@@ -12,6 +12,7 @@ from rich.text import Text
 from ..display.origins import KNOWN, origin
 from .terminal import console
 
+
 def coloured(pieces: Iterable[tuple[str, str | None]]) -> Text:
     """Pieces of text with their sources."""
     return Text.assemble(*((piece, origin(source).terminal) for piece, source in pieces))
