@@ -6,7 +6,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import bench, card, chat, check_pair, cost, demo, env, exit_codes, generate, plan, quantize, recommend, tune, verify
+from . import (
+    bench,
+    card,
+    chat,
+    check_pair,
+    cost,
+    demo,
+    env,
+    exit_codes,
+    generate,
+    plan,
+    quantize,
+    recommend,
+    tune,
+    verify,
+)
 from .errors import TRACEBACK, give_up, one_line
 
 NAME = "hf-specgen"
