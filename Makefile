@@ -5,7 +5,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types dist
+# `make notebooks SAVE=--save` keeps the outputs. The one on the real pair needs its folders: see its first cell.
+NOTEBOOKS := $(filter-out examples/real_pair.ipynb,$(wildcard examples/*.ipynb))
+
+.PHONY: demo test lint types dist notebooks
 
 demo: $(VENV)/ready
 	$(BIN)/hf-specgen demo
@@ -22,6 +25,9 @@ types: $(VENV)/ready
 
 dist: $(VENV)/ready
 	$(BIN)/python .ci/dist.py
+
+notebooks: $(VENV)/ready
+	$(BIN)/python .ci/notebooks.py $(SAVE) $(NOTEBOOKS)
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

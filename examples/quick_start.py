@@ -7,6 +7,7 @@ Without arguments it uses the pair that comes with the package.
 
 import sys
 
+from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_specgen
@@ -23,7 +24,7 @@ prompt = tokenizer(demo.PROMPTS[0], return_tensors="pt")
 out = target.generate(
     **prompt, max_new_tokens=60, assistant_model=draft, spec_strategy="rejection", return_dict_in_generate=True
 )
-print(tokenizer.decode(out.sequences[0]))
+Console().print(hf_specgen.coloured(out, tokenizer))
 print(out.spec_stats)
 
 tokenizer.padding_side = "left"

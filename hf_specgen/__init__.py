@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .config import SpecConfig
     from .decoding.output import SpecGenerateEncoderDecoderOutput, SpecGenerateOutput
     from .decoding.stream import RowStreamers
+    from .display import OriginText, coloured
     from .drafters import Drafter, LookupDrafter
     from .errors import SpecDraftError, SpecNumericsError, SpecUnsupportedError
     from .lengths import GoodputLength, Length, TargetRateLength
@@ -37,6 +38,7 @@ _WHERE = {
     "Length": "lengths",
     "LookupDrafter": "drafters",
     "Measurement": "measuring.measurement",
+    "OriginText": "display",
     "Pair": "pairing.loading",
     "PairReport": "pairing",
     "Proposal": "verifiers",
@@ -57,6 +59,7 @@ _WHERE = {
     "Verifier": "verifiers",
     "check_pair": "pairing",
     "collect_stats": "stats",
+    "coloured": "display",
     "disable": "api",
     "enable": "api",
     "load_pair": "pairing.loading",
@@ -73,6 +76,7 @@ __all__ = [
     "Length",
     "LookupDrafter",
     "Measurement",
+    "OriginText",
     "Pair",
     "PairReport",
     "Proposal",
@@ -93,6 +97,7 @@ __all__ = [
     "Verifier",
     "check_pair",
     "collect_stats",
+    "coloured",
     "disable",
     "enable",
     "load_pair",

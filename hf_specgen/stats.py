@@ -23,6 +23,10 @@ def _ratio(a: float, b: float) -> float | None:
     return a / b if b else None
 
 
+def _show(value: float | None, form: str = ".2f", unit: str = "") -> str:
+    return "not measured" if value is None else f"{value:{form}}{unit}"
+
+
 @dataclass(frozen=True)
 class AcceptanceByPosition:
     """Index i is the i-th drafted token of a round (from 0); None where no round came that far.
@@ -247,34 +251,54 @@ class SpecStats(_Figures):
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """How many tokens, in how many rounds, under which strategy."""
         if not self.calls:
             return "no speculative call"
+        where = f"{self.emitted} tokens in {self.rounds} rounds over {len(self.rows)} row(s)"
+        return f"{where}, strategy {self.strategy} ({'lossless' if self.lossless else 'LOSSY'})"
 
-        def show(value, form=".2f", unit=""):
-            return "not measured" if value is None else f"{value:{form}}{unit}"
-
-        by_position = " ".join(show(x, ".0%") for x in self.acceptance_by_position.conditional) or "-"
-        lines = [
-            f"{self.emitted} tokens in {self.rounds} rounds over {len(self.rows)} row(s), strategy {self.strategy} "
-            f"({'lossless' if self.lossless else 'LOSSY'})",
-            f"  accepted            {self.accepted} of {self.drafted} drafted ({show(self.acceptance_rate, '.0%')})",
-            f"  by position         {by_position}",
-            f"  tokens per forward  {show(self.tokens_per_target_forward)}",
-            f"  forwards            {self.target_forwards} target, {self.draft_forwards} draft",
-            f"  seconds             {self.prefill_seconds:.2f} prefill, {self.draft_seconds:.2f} draft, "
-            f"{self.verify_seconds:.2f} verify, {self.rest_seconds:.2f} rest",
-            f"  speed-up            {show(self.actual_speedup, '.2f', '×')} actual, "
-            f"{show(self.theoretical_speedup, '.2f', '×')} theoretical",
+    def figures(self) -> list[tuple[str, str]]:
+        """The other figures as (name, value), for people; none before any call."""
+        if not self.calls:
+            return []
+        rates = self.acceptance_by_position.conditional
+        reached = max((i for i, rate in enumerate(rates, 1) if rate is not None), default=0)
+        by_position = " ".join(_show(rate, ".0%") for rate in rates[:reached]) or "-"
+        sources = [
+            (f"  from {source}", f"{seen.accepted} of {seen.drafted} ({_show(seen.acceptance_rate, '.0%')})")
+            for source, seen in self.by_source.items()
         ]
-        for source, seen in self.by_source.items():
-            lines.insert(
-                2, f"    from {source:12} {seen.accepted} of {seen.drafted} ({show(seen.acceptance_rate, '.0%')})"
-            )
         reasons = dict.fromkeys(
             r for r in (self.fallback_reason, self.off_reason, *(row.fallback_reason for row in self.rows)) if r
         )
-        return "\n".join(lines + [f"  without drafts      {reason}" for reason in reasons])
+        return [
+            ("accepted", f"{self.accepted} of {self.drafted} drafted ({_show(self.acceptance_rate, '.0%')})"),
+            *sources,
+            ("by position", by_position),
+            ("tokens per forward", _show(self.tokens_per_target_forward)),
+            ("forwards", f"{self.target_forwards} target, {self.draft_forwards} draft"),
+            (
+                "seconds",
+                f"{self.prefill_seconds:.2f} prefill, {self.draft_seconds:.2f} draft, "
+                f"{self.verify_seconds:.2f} verify, {self.rest_seconds:.2f} rest",
+            ),
+            (
+                "speed-up",
+                f"{_show(self.actual_speedup, '.2f', '×')} actual, "
+                f"{_show(self.theoretical_speedup, '.2f', '×')} theoretical",
+            ),
+            *(("without drafts", reason) for reason in reasons),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {name:20}{value}" for name, value in self.figures())])
+
+    def _repr_html_(self) -> str:
+        from .display.stats import html_of
+
+        return html_of(self)
 
 
 _SUMMED = [

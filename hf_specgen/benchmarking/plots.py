@@ -1,7 +1,7 @@
 """A bench as pictures: those that its records have figures for, each in a file of its own.
 
 matplotlib's global state (back end, rcParams, open figures) is left alone. The colours are Paul Tol's "muted" and
-"vibrant" schemes, which colour-blind readers can tell apart.
+"bright" schemes, which colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..display.origins import TIMES
 from .record import Record
-from .summary import PLAIN, Contender, Setting, Summary, labels, summarize
+from .summary import PLAIN, Contender, Setting, Split, Summary, labels, summarize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 COLOURS = ("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#AA4499", "#44AA99", "#882255", "#999933")
 FURTHER = "#AAAAAA"  # when the colours are used up
 INK, PALE = "#333333", "#E6E6E6"
-PARTS = {"draft": "#EE7733", "verify": "#0077BB", "rest": "#009988", "not split": "#BBBBBB"}
+PARTS = {part: TIMES[part] for part in Split._fields} | {"not split": "#BBBBBB"}
 
 
 def check_available() -> None:
@@ -32,17 +33,12 @@ def check_available() -> None:
 
 
 def draw(records: Iterable[Record], folder: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Writes speedup-by-task, -k, -temperature, -batch and -context, acceptance-by-position and time-split, as far as
-    there are figures for them, and per setting (then named in the file) where there are several. Returns the files.
-
-    Of a contender that was run with several constant K, the fastest on the whole stands for it, but in speedup-by-k and
-    time-split.
+    """Writes `pictures`, each with its name. Returns the files.
 
     Raises ImportError without matplotlib, ValueError for a format that it does not write.
     """
-    check_available()
     folder, written = Path(folder), []
-    for name, figure in _pictures(list(records)):
+    for name, figure in pictures(records):
         folder.mkdir(parents=True, exist_ok=True)
         for form in formats:
             written.append(folder / f"{name}.{form}")
@@ -50,7 +46,17 @@ def draw(records: Iterable[Record], folder: str | Path, formats: Sequence[str] =
     return written
 
 
-def _pictures(records: list[Record]) -> Iterator[tuple[str, Figure]]:
+def pictures(records: Iterable[Record]) -> Iterator[tuple[str, Figure]]:
+    """Gives speedup-by-task, -k, -temperature, -batch and -context, acceptance-by-position and time-split, as far as
+    there are figures for them, and per setting (then named in the title) where there are several: (name, figure).
+
+    Of a contender that was run with several constant K, the fastest on the whole stands for it, but in speedup-by-k and
+    time-split.
+
+    Raises ImportError without matplotlib.
+    """
+    check_available()
+    records = list(records)
     pooled = summarize(records, by_task=False)
     look = _Look(pooled)
     faster = [s for s in pooled if s.speedup and s.contender.name != PLAIN]

@@ -73,7 +73,7 @@ Strategy = Annotated[
         "--strategy",
         metavar="NAME",
         help="Acceptance rule: rejection, block or coupled.",
-        show_default="rejection",
+        show_default="rejection; coupled if sampled",
     ),
 ]
 Strategies = Annotated[

@@ -1,4 +1,4 @@
-"""Where tokens came from, as a terminal shows it: one name and one colour for each source."""
+"""Where tokens came from, as a terminal shows it: see `display.origins` for names and colours."""
 
 from __future__ import annotations
 
@@ -9,34 +9,22 @@ from rich.color import ColorSystem
 from rich.style import Style
 from rich.text import Text
 
+from ..display.origins import KNOWN, origin
 from .terminal import console
-
-SHOWN = {
-    "draft": ("draft model", "green"),
-    "lookup": ("text lookup", "cyan"),
-    None: ("target itself", "bold yellow"),
-}
-"""Name and colour by source (`RowStats.token_sources`)."""
-OTHER = "magenta"
-"""A drafter of one's own."""
-
-
-def shown(source: str | None) -> tuple[str, str]:
-    return SHOWN.get(source, (str(source), OTHER))
 
 
 def coloured(pieces: Iterable[tuple[str, str | None]]) -> Text:
     """Pieces of text with their sources."""
-    return Text.assemble(*((piece, shown(source)[1]) for piece, source in pieces))
+    return Text.assemble(*((piece, origin(source).terminal) for piece, source in pieces))
 
 
-def legend(sources: Sequence[str | None] = (*SHOWN,)) -> Text:
-    return Text("  ").join(coloured([(shown(source)[0], source)]) for source in sources)
+def legend(sources: Sequence[str | None] = (*KNOWN,)) -> Text:
+    return Text("  ").join(coloured([(origin(source).label, source)]) for source in sources)
 
 
 def painted(piece: str, source: str | None) -> str:
     """For a stream: as `coloured`, with the terminal's own codes, and nothing else of the piece changed."""
-    return Style.parse(shown(source)[1]).render(piece, color_system=ColorSystem.STANDARD)
+    return Style.parse(origin(source).terminal).render(piece, color_system=ColorSystem.STANDARD)
 
 
 def begin(command: str) -> bool:

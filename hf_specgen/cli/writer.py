@@ -85,7 +85,8 @@ class Writer:
         config = None if spec_config is None else SpecConfig.of(spec_config)
         speculation = {"num_assistant_tokens": k, "spec_strategy": strategy}
         if config is None:
-            speculation["spec_strategy"] = strategy or "rejection"
+            # With the other rules a row waits until it knows what forwards cost, on a CPU: see lengths.planner.
+            speculation["spec_strategy"] = strategy or ("coupled" if temperature else "rejection")
             speculation["spec_source"] = None if draft else "lookup"
         self.speculation = {name: value for name, value in speculation.items() if value is not None}
         take_settings(dict(self.speculation), config)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 PAIR = Path(__file__).parent / "pair"
+FOLDERS = (PAIR / "target", PAIR / "draft")
 
 PROMPTS = (
     '    def close(self):\n        """Close the',
@@ -12,16 +13,20 @@ PROMPTS = (
 """Beginnings of text like the pair was trained on: Python source."""
 
 
-def load():
-    """The embedded pair, float32, in evaluation mode, from the package's own files.
+def load(target: str | Path = FOLDERS[0], draft: str | Path = FOLDERS[1]):
+    """The embedded pair, in float32, from the package's own files; or a pair of one's own, as its checkpoints are.
 
     Returns:
-        (target, draft, tokenizer)
+        (target, draft, tokenizer), the models in evaluation mode.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    def model(name: str):
-        return AutoModelForCausalLM.from_pretrained(PAIR / name, dtype=torch.float32, local_files_only=True).eval()
+    def options(folder) -> dict:
+        return {"local_files_only": True} if Path(folder).is_relative_to(PAIR) else {}
 
-    return model("target"), model("draft"), AutoTokenizer.from_pretrained(PAIR / "target", local_files_only=True)
+    def model(folder):
+        dtype = torch.float32 if options(folder) else "auto"
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options(folder)).eval()
+
+    return model(target), model(draft), AutoTokenizer.from_pretrained(target, **options(target))

@@ -116,10 +116,11 @@ class PartOfHead(torch.nn.Module):
             self.register_buffer(f"more_{name}", None if whole is None else whole.detach()[more])
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = linear(hidden, self.weight, self.bias)
-        if not len(self.more_weight):
-            return logits
-        return torch.cat([logits, linear(hidden, self.more_weight, self.more_bias)], dim=-1)
+        rows = hidden.flatten(0, -2)  # a CPU multiplies one position of three axes by weights without gradients slowly
+        logits = linear(rows, self.weight, self.bias)
+        if len(self.more_weight):
+            logits = torch.cat([logits, linear(rows, self.more_weight, self.more_bias)], dim=-1)
+        return logits.unflatten(0, hidden.shape[:-1])
 
 
 def with_head(model, head: torch.nn.Module):

@@ -35,9 +35,8 @@ BLIND_WIDTH = 0.06
 draft. On a GPU this leaves six. On a CPU it leaves one, and nothing is drafted: rows that judge the same draft by their
 own texts come to different ends, and those that draft would hold up the others by more than they gain."""
 BLIND = (
-    "sampled with a rule whose ids depend on the drafts, so that rows are planned apart, and without measured costs: "
-    "on this device rows that draft could hold up others by more than they gain. Pass spec_session=SpecSession(), a "
-    'spec_config of `hf-specgen tune`, or spec_strategy="coupled"'
+    "sampled rows are planned apart, and without known costs those that draft could hold up others by more than they "
+    'gain: pass spec_session=SpecSession(), a tuned spec_config, or spec_strategy="coupled"'
 )
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts

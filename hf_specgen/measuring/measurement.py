@@ -181,6 +181,11 @@ class Measurement:
             )
         return "\n".join([*lines, f"result   {self.verdict}"])
 
+    def _repr_html_(self) -> str:
+        from ..display.measurement import html_of
+
+        return html_of(self)
+
 
 def measurement_of(samples: Sequence[Sample], largest: int, *, max_new_tokens: int, do_sample: bool) -> Measurement:
     """Put together what was measured, for K = 1 … `largest`.

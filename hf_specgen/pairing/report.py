@@ -112,6 +112,11 @@ class PairReport:
         table = (f"  id {id_}: target {ours!r}, draft {theirs!r}" for id_, ours, theirs in self.differing)
         return "\n".join([self.summary(), *table])
 
+    def _repr_html_(self) -> str:
+        from ..display.pair import html_of
+
+        return html_of(self)
+
 
 def require_usable(report: PairReport) -> PairReport:
     """The report itself, or SpecUnsupportedError with its reasons and the first ids that differ."""

@@ -114,6 +114,11 @@ class Certificate:
         dtype, device = self.target["dtype"], self.machine["device"]
         return "\n".join([*lines, f"where     {dtype} on {device}, {self.seconds:.0f} s"])
 
+    def _repr_html_(self) -> str:
+        from ..display.certificate import html_of
+
+        return html_of(self)
+
     def _greedy(self) -> list[str]:
         same = sum(text.verdict == SAME for text in self.texts)
         ways = ", ".join(f"{way} {moved:.2g}" for way, moved in self.noise.by_way.items())

@@ -14,7 +14,7 @@ SPLIT = {"decode_seconds": 1.0, "draft_seconds": 0.2, "verify_seconds": 0.7, "re
 
 
 def pictures(records):
-    return dict(plots._pictures(records))
+    return dict(plots.pictures(records))
 
 
 def axes_of(records, name):

@@ -79,11 +79,14 @@ def test_the_prompt_from_a_file_and_from_a_pipe(pair, tmp_path):
     assert run(*options, prompt=None, stdin="the cab").stdout == wanted
 
 
-def test_the_chat_template_is_used_where_there_is_one(chatty):
-    options = chatty, "--max-new-tokens", 12
-    assert run(*options).stdout == expected(chatty, "u the cab ")[0] + "\n"
-    assert run(*options, "--system", "sing").stdout == expected(chatty, "s sing u the cab ")[0] + "\n"
-    assert run(*options, "--raw").stdout == expected(chatty, "the cab")[0] + "\n"
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [([], "u the cab "), (["--system", "sing"], "s sing u the cab "), (["--raw"], "the cab")],
+    ids=["template", "system", "raw"],
+)
+def test_the_chat_template_is_used_where_there_is_one(chatty, options, read):
+    answer = json.loads(run(chatty, "--max-new-tokens", 12, "--json", *options).stdout)
+    assert (answer["text"], answer["ids"]) == expected(chatty, read)
 
 
 def test_a_seed_repeats_a_sampled_text_and_is_told_where_none_was_given(pair):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from html_toys import Reader
 from toys import tiny, toy_tokenizer
 from verifying_toys import PROMPTS, verified
 
@@ -43,6 +44,17 @@ def test_as_text(found):
     assert lines[0] == f"verdict   {found.verdict}"
     assert any(line.startswith("noise     plain decoding's own scores move by up to 0.0") for line in lines)
     assert "a rule that moves" in str(found) and lines[-1].startswith("where     bfloat16 on ")
+
+
+def test_in_a_notebook(found):
+    text = Reader(found._repr_html_()).text
+    assert text.startswith(found.verdict) and f"prompt 0, alone {found.texts[0].verdict} 16" in text
+    assert all(f"{law.strategy} 1 64" in text for law in found.laws) and "passed" in text
+    greedy = dataclasses.replace(found, laws=[])
+    assert "not tested (temperature 0)" in Reader(greedy._repr_html_()).text
+    wrong = dataclasses.replace(found.texts[0], verdict="fault", why="1.3 < 2")
+    faulty = dataclasses.replace(found, texts=[wrong])
+    assert Reader(faulty._repr_html_()).text.startswith("FAULT") and "1.3 < 2" in Reader(faulty._repr_html_()).text
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(found, tmp_path, monkeypatch):

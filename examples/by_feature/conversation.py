@@ -1,6 +1,6 @@
 """A conversation: each turn passes its whole text, and a `SpecSession` lets both models read only what is new.
 
-    python examples/conversation.py [TARGET_FOLDER DRAFT_FOLDER]
+    python examples/by_feature/conversation.py [TARGET DRAFT]
 
 Without folders: the pair that comes with the package, which goes on with Python source. With folders: a chat.
 """
@@ -9,7 +9,7 @@ import sys
 import time
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
+from transformers import TextStreamer
 
 import hf_specgen
 from hf_specgen import demo
@@ -20,10 +20,7 @@ SOURCE = ["def close(self):\n", "\n\n    def __enter__(self):\n", "\n\n    def _
 
 def load(folders: list[str]):
     """(target, draft, tokenizer, what the user says)"""
-    if not folders:
-        return *demo.load(), SOURCE
-    models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval() for folder in folders]
-    return *models, AutoTokenizer.from_pretrained(folders[0]), QUESTIONS
+    return *demo.load(*folders), QUESTIONS if folders else SOURCE
 
 
 def main() -> None:

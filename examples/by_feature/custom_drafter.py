@@ -1,7 +1,9 @@
 """A drafter of one's own: propose what followed the last token when it was last seen. 30 lines, exact by construction.
 
-python examples/custom_drafter.py
+python examples/by_feature/custom_drafter.py [TARGET DRAFT]
 """
+
+import sys
 
 import torch
 
@@ -26,7 +28,7 @@ class Echo(Drafter):
         return []
 
 
-target, _, tokenizer = demo.load()
+target, _, tokenizer = demo.load(*sys.argv[1:3])
 hf_specgen.enable(target)
 inputs = tokenizer("def area(width, height):\n    return width * height\n\ndef area(", return_tensors="pt")
 plain = target.generate(**inputs, max_new_tokens=60)

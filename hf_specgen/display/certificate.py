@@ -1,0 +1,61 @@
+"""`Certificate` in a notebook: the verdict, and what it rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..verifying.certificate import FAULTY, LOSSLESS
+from . import html
+
+if TYPE_CHECKING:
+    from ..verifying.certificate import Certificate
+
+
+def html_of(certificate: Certificate) -> str:
+    colour = {LOSSLESS: html.GOOD, FAULTY: html.BAD}.get(certificate.verdict, html.WARN)
+    where = f"{certificate.target['dtype']} on {certificate.machine['device']}, {certificate.seconds:.0f} s"
+    faults = "".join(f"<div>{html.escape(fault)}</div>" for fault in certificate.faults)
+    found = [html.verdict(certificate.verdict, colour, where), faults, _greedy(certificate)]
+    found.append(_sampled(certificate) if certificate.laws else html.muted("sampling not tested (temperature 0)"))
+    return html.block(*found)
+
+
+def _greedy(certificate: Certificate) -> str:
+    noise = certificate.noise
+    told = (
+        f"Greedy: {certificate.accepted} of {certificate.drafted} drafted tokens accepted. Read another way, plain "
+        f"decoding's own scores move by up to {noise.largest:.2g}; a token may be {noise.tolerance:.2g} below the best."
+    )
+    rows = [
+        (
+            f"prompt {text.prompt}, {html.escape(text.how)}",
+            html.escape(text.verdict),
+            str(text.tokens),
+            "" if text.diverged_at is None else str(text.diverged_at),
+            "" if text.gap is None else f"{text.gap:.3g}",
+        )
+        for text in certificate.texts
+    ]
+    return f"<div>{html.escape(told)}</div>" + html.table(rows, ("text", "verdict", "tokens", "parts at token", "gap"))
+
+
+def _sampled(certificate: Certificate) -> str:
+    rows = [
+        (
+            html.escape(law.strategy),
+            f"{law.temperature:g}",
+            str(law.samples),
+            f"{law.accepted} of {law.drafted}",
+            f"{law.p_value:.2g}",
+            f"{law.visible_shift:.1%}",
+            "passed" if law.passed else "<b>fault</b>",
+        )
+        for law in certificate.laws
+    ]
+    head = ("sampling", "temperature", "samples", "accepted", "p", "visible shift", "")
+    law = certificate.laws[0]
+    told = (
+        f"Visible shift: the probability that a wrong rule has to move to be seen with {law.power:.0%} certainty. "
+        f"A lossless rule fails once in {1 / law.level:,.0f} times."
+    )
+    return html.table(rows, head) + html.muted(told)
