@@ -23,7 +23,7 @@ class Int4Linear(nn.Module):
         self.register_buffer("levels", levels.contiguous().to(linear.weight.dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.reshape(-1, self.in_features)
+        flat = x.reshape(-1, self.in_features).contiguous()  # a batch's last positions are not
         y = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self.packed, self.group, self.levels)
         y = y[:, : self.out_features].reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias

@@ -75,6 +75,14 @@ def test_the_layer_is_the_rounded_dense_one(rows, columns, bias, dtype, toleranc
     assert (layer.out_features, layer.in_features, layer.weight.device.type) == (rows, columns, "cpu")
 
 
+def test_the_layer_takes_the_last_positions_of_a_batch():
+    """A prefill asks for these logits alone: a view whose rows lie apart."""
+    layer = Int4Linear(torch.nn.Linear(128, 96).bfloat16())
+    hidden = torch.randn(3, 5, 128).bfloat16()
+    with torch.no_grad():
+        torch.testing.assert_close(layer(hidden[:, -1:]), layer(hidden)[:, -1:])
+
+
 def test_groups():
     assert group_of(128, 256) == 128 and group_of(576, 1536) == 64 and group_of(96) == 32 and group_of(128, 100) is None
 
