@@ -52,7 +52,7 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the card that is there.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a model card with the Hub's metadata, from what was measured.
+    """Write a model card for the Hub, from what was measured.
 
     How to use the models, what was measured, limits, licences. Figures come from --bench and --certificate alone, which
     must be of this pair; what was not measured is said not to be.
