@@ -6,13 +6,13 @@ Which rows leave them is decided by each row's own text: a row is alone.
 import torch
 
 from ..lengths.costs import BANDWIDTH, expected_step
-from .trimmed import Trimmed, special_ids, why_whole
+from .trimmed import Trimmed, fault_of, special_ids, why_whole
 
 FREQUENT = 32768
 """Tokens in BPE's order. With the prompt's they are 90 to 100 % (median 99) of those that Qwen2.5-Coder-0.5B predicts
 rightly in 18 answers to Spec-Bench's prompts."""
-WORTH = 0.12
-"""Trimming must save so much of the draft's step: an eighth more acceptance is rarely lost."""
+WORTH = 0.15
+"""Trimming must save so much of the draft's step."""
 STRANGE_PROMPT = 0.4
 """A prompt with more tokens beyond the frequent ones is in another script: 0.05 to 0.25 in European languages and code,
 0.6 to 0.8 in Arabic, Chinese, Japanese and Russian (Qwen2.5's vocabulary)."""
@@ -30,7 +30,7 @@ class FrequentTokens(Trimmed):
         """None where trimming saves little, as on a GPU, whose small drafts wait for launches; or is impossible."""
         head = model.get_output_embeddings()
         rows = getattr(head, "out_features", 0)
-        if rows < 2 * FREQUENT or why_whole(model, head):
+        if why_whole(model, head) or rows < 2 * FREQUENT:
             return None
         seconds = (rows - FREQUENT) * head.in_features * head.weight.element_size()
         if seconds / BANDWIDTH.get(model.device.type, BANDWIDTH["cpu"]) < WORTH * expected_step(model):
@@ -43,7 +43,8 @@ class FrequentTokens(Trimmed):
         everyone = set(self.others)
         self.strange = [self._strange(prompt, everyone) > STRANGE_PROMPT for prompt in prompts]
         self._allowed: torch.Tensor | None = None
-        return self.model if any(self.strange) else part
+        self.whole = bool(prompts) and fault_of(self.model) is not None  # asked once the draft is needed
+        return self.model if self.whole or any(self.strange) else part
 
     def now(self, rows, order):
         before = list(self.strange)
@@ -53,7 +54,7 @@ class FrequentTokens(Trimmed):
                 self.strange[place] = self._strange(new, self.known[place]) > STRANGE
         if self.strange != before:
             self._allowed = None
-        return self.model if any(self.strange[place] for place in order) else self.part
+        return self.model if self.whole or any(self.strange[place] for place in order) else self.part
 
     def expand(self, logits, rows):
         if logits.shape[-1] < self.rows:

@@ -67,7 +67,7 @@ class Trimmed:
             others = kept[first:]
         if first + len(others) >= rows:
             return None
-        if why := why_whole(model, head):
+        if why := why_whole(model, head) or fault_of(model):
             raise SpecUnsupportedError(f"draft_vocab_size: the draft {type(model).__name__} {why}. {WAY_OUT}")
         return cls(model, first, others)
 
@@ -156,7 +156,7 @@ def special_ids(model) -> set[int]:
 
 
 def why_whole(model, head) -> str | None:
-    """Why a draft cannot be trimmed: its output layer cannot be taken apart, or it would not compute through a copy."""
+    """Why a draft cannot be trimmed: its output layer cannot be taken apart, or a copy would be passed by."""
     why = None
     way = _way_to(model, head)
     passed = [model.get_submodule(".".join(way[:n])) for n in range(len(way) + 1)]
@@ -177,10 +177,13 @@ def why_whole(model, head) -> str | None:
         why = f"has a forward of its own, set by {by}, on its {type(replaced[0]).__name__}"
     elif head._forward_hooks or head._forward_pre_hooks:
         why = "has hooks on its output layer, which the copy could not call"
-    else:
-        fault = probe.once("trimmed", model, lambda: _fault(model, head))
-        why = fault and f"cannot compute logits for some tokens only: {fault}"
     return why
+
+
+def fault_of(model) -> str | None:
+    """Why the logits of a copy are not the draft's own: tried once, on a few tokens; None if they are."""
+    fault = probe.once("trimmed", model, lambda: _fault(model, model.get_output_embeddings()))
+    return fault and f"cannot compute logits for some tokens only: {fault}"
 
 
 @torch.no_grad()

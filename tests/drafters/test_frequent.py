@@ -145,3 +145,16 @@ def test_a_fixed_length_and_a_vocabulary_that_was_given_are_left_alone(pair, tri
     options = {"num_assistant_tokens": None, "max_new_tokens": 20, "spec_source": "draft"} | options
     stats = spec(*pair, **of_ids(3, SIZE), **options).spec_stats
     assert not trims and stats.drafted == stats.accepted
+
+
+def test_a_draft_that_would_not_compute_through_a_copy_keeps_its_head(pair, trims, monkeypatch):
+    monkeypatch.setattr(frequent, "fault_of", lambda model: "its logits are 2 standard deviations off")
+    stats = decode(pair, of_ids(3, SIZE), return_dict_in_generate=True).spec_stats
+    assert all(trims) and 0 < stats.acceptance_rate < 1, "rare tokens stay barred"
+
+
+def test_a_draft_that_is_not_needed_is_not_even_tried(pair, monkeypatch):
+    """One that reads as much as the target is left out before its first forward."""
+    monkeypatch.setattr(frequent, "fault_of", lambda model: pytest.fail("a forward of a draft that stays off"))
+    out = spec(*pair, **of_ids(3, SIZE), max_new_tokens=20, num_assistant_tokens=None, spec_source="draft")
+    assert out.spec_stats.drafted == 0 and out.spec_stats.off_reason
