@@ -51,7 +51,7 @@ def environment() -> dict[str, Any]:
     """
     packages = {name: _package(name, module) for name, module in (REQUIRED | BENEATH | OPTIONAL).items()}
     return {
-        "hf-specgen": _version("hf-specgen"),
+        "hf-specgen": version_of("hf-specgen"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": packages,
@@ -67,7 +67,8 @@ def usable(found: dict[str, Any]) -> bool:
     return all(packages[name]["version"] and not packages[name]["error"] for name in REQUIRED)
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -75,7 +76,7 @@ def _version(package: str) -> str | None:
 
 
 def _package(name: str, module: str) -> dict[str, str | None]:
-    found, error = _version(name), None
+    found, error = version_of(name), None
     if found is not None:
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

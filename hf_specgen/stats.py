@@ -38,6 +38,12 @@ class AcceptanceByPosition:
     conditional: list[float | None]
     unconditional: list[float | None]
 
+    @property
+    def reached(self) -> list[float | None]:
+        """`conditional` up to the last place that any round came to."""
+        last = max((i for i, rate in enumerate(self.conditional, 1) if rate is not None), default=0)
+        return self.conditional[:last]
+
 
 @dataclass(frozen=True)
 class SourceFigures:
@@ -263,9 +269,7 @@ class SpecStats(_Figures):
         """The other figures as (name, value), for people; none before any call."""
         if not self.calls:
             return []
-        rates = self.acceptance_by_position.conditional
-        reached = max((i for i, rate in enumerate(rates, 1) if rate is not None), default=0)
-        by_position = " ".join(_show(rate, ".0%") for rate in rates[:reached]) or "-"
+        by_position = " ".join(_show(rate, ".0%") for rate in self.acceptance_by_position.reached) or "-"
         sources = [
             (f"  from {source}", f"{seen.accepted} of {seen.drafted} ({_show(seen.acceptance_rate, '.0%')})")
             for source, seen in self.by_source.items()

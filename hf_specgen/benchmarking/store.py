@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from .record import Cell, Record
 
 MANIFEST, RECORDS = "manifest.json", "records.jsonl"
@@ -45,12 +46,8 @@ class Store:
         """Write the manifest, and whatever is worth keeping; from here on records are appended."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = "".join(_line(record) for record in self.records)
-        for name, content in ((MANIFEST, json.dumps(self.manifest, indent=2) + "\n"), (RECORDS, lines)):
-            partly = self.folder / f"{name}.partly"
-            partly.write_text(content, encoding="utf-8")
-            partly.replace(self.folder / name)  # at no moment is what was measured not on disk
+        write_whole(self.folder / MANIFEST, json.dumps(self.manifest, indent=2) + "\n")
+        write_whole(self.folder / RECORDS, "".join(map(_line, self.records)))
         self._file = (self.folder / RECORDS).open("a", encoding="utf-8")
 
     def add(self, record: Record) -> None:

@@ -59,6 +59,7 @@ def command(
     """
     file = None if out is None else _file(out, overwrite)
     from hf_specgen.cards.card import Wanted, make
+    from hf_specgen.files import write_whole
 
     card = make(
         Wanted(
@@ -76,7 +77,7 @@ def command(
         )
     )
     if file is not None:
-        _write(file, card.text)
+        write_whole(file, card.text)
     if as_json:
         terminal.print_json({"file": file and str(file), "metadata": card.metadata, "text": card.text})
     else:
@@ -90,14 +91,3 @@ def _file(out: Path, overwrite: bool) -> Path:
     if file.exists() and not overwrite:
         raise FileExistsError(f"{file} is there already: pass --overwrite to replace it.")
     return file
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partly = file.with_name(f"{file.name}.partly")
-    try:
-        partly.write_text(text, encoding="utf-8")
-        partly.replace(file)
-    finally:
-        partly.unlink(missing_ok=True)

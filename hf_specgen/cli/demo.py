@@ -42,7 +42,7 @@ def command(
                 "speedup": speedup,
                 "acceptance_rate": stats.acceptance_rate,
                 "tokens_per_target_forward": stats.tokens_per_target_forward,
-                "prompts": [{"prompt": a.prompt, "speedup": a.speedup, "same_ids": a.same_ids} for a in answers],
+                "prompts": [{"prompt": a.text.prompt, "speedup": a.speedup, "same_ids": a.same_ids} for a in answers],
             }
         )
     else:
@@ -59,7 +59,7 @@ def _show(answers: list[Answer], stats: SpecStats, same: bool, speedup: float) -
     console.print(Text("prompt  ") + provenance.legend(("draft", None)))
     for answer in answers:
         console.rule(style="dim")
-        console.print(Text(answer.prompt) + provenance.coloured(answer.pieces))
+        console.print(answer.text)
         console.print(f"{answer.speedup:.2f}× plain, {'same ids' if answer.same_ids else 'DIFFERENT IDS'}", style="dim")
     console.rule(style="dim")
     console.print(str(stats))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import typer
 from rich.color import ColorSystem
@@ -13,17 +13,12 @@ from ..display.origins import KNOWN, origin
 from .terminal import console
 
 
-def coloured(pieces: Iterable[tuple[str, str | None]]) -> Text:
-    """Pieces of text with their sources."""
-    return Text.assemble(*((piece, origin(source).terminal) for piece, source in pieces))
-
-
 def legend(sources: Sequence[str | None] = (*KNOWN,)) -> Text:
-    return Text("  ").join(coloured([(origin(source).label, source)]) for source in sources)
+    return Text("  ").join(Text(origin(source).label, origin(source).terminal) for source in sources)
 
 
 def painted(piece: str, source: str | None) -> str:
-    """For a stream: as `coloured`, with the terminal's own codes, and nothing else of the piece changed."""
+    """For a stream: with the terminal's own codes, and nothing else of the piece changed."""
     return Style.parse(origin(source).terminal).render(piece, color_system=ColorSystem.STANDARD)
 
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 import torch
 
 from .. import collect_stats, disable, enable
-from ..decoding.pieces import pieces_of
+from ..display import OriginText, coloured
 from ..stats import SpecStats
 from . import load
 
 
 @dataclass
 class Answer:
-    """One prompt, decoded both ways. `pieces`: text of each new token, and what drafted it (None: the target's own)."""
+    """One prompt, decoded both ways."""
 
-    prompt: str
-    pieces: list[tuple[str, str | None]]
+    text: OriginText
     same_ids: bool
     plain_seconds: list[float] = field(default_factory=list)
     spec_seconds: list[float] = field(default_factory=list)
@@ -42,16 +41,13 @@ def compare(prompts, *, max_new_tokens: int, num_assistant_tokens: int, repeats:
         with collect_stats() as stats:
             for prompt in prompts:
                 inputs = tokenizer(prompt, return_tensors="pt")
-                columns = inputs["input_ids"].shape[1]
                 plain_seconds, spec_seconds = [], []
                 for _ in range(repeats):
                     plain = _timed(plain_seconds, lambda i=inputs: target.generate(**i, **options))
                     spec = _timed(spec_seconds, lambda i=inputs: target.generate(**i, **options, **speculation))
-                prompt_ids, new_ids = spec.sequences[0].tensor_split([columns])
-                texts = pieces_of(tokenizer, new_ids.tolist(), prompt_ids.tolist())
-                pieces = list(zip(texts, spec.spec_stats.rows[0].token_sources, strict=True))
+                (text,) = coloured(spec, tokenizer)
                 same = torch.equal(plain.sequences, spec.sequences)
-                answers.append(Answer(prompt, pieces, same, plain_seconds, spec_seconds))
+                answers.append(Answer(text, same, plain_seconds, spec_seconds))
         return answers, stats
     finally:
         disable(target)

@@ -29,12 +29,9 @@ def html_of(stats: SpecStats) -> str:
 
 
 def _positions(stats: SpecStats) -> str:
-    rates = stats.acceptance_by_position.conditional
-    while rates and rates[-1] is None:
-        rates = rates[:-1]
     rows = (
         f'<span style="display:inline-block;width:1.8em">{place}</span>{html.bar(rate, DRAFT.colour, f"{rate:.0%}")}'
-        for place, rate in enumerate(rates, start=1)
+        for place, rate in enumerate(stats.acceptance_by_position.reached, start=1)
     )
     return "<br>".join(rows)
 

@@ -30,7 +30,7 @@ class FrequentTokens(Trimmed):
         """None where trimming saves little, as on a GPU, whose small drafts wait for launches; or is impossible."""
         head = model.get_output_embeddings()
         rows = getattr(head, "out_features", 0)
-        if why_whole(model, head) or rows < 2 * FREQUENT:
+        if rows < 2 * FREQUENT or why_whole(model, head):
             return None
         seconds = (rows - FREQUENT) * head.in_features * head.weight.element_size()
         if seconds / BANDWIDTH.get(model.device.type, BANDWIDTH["cpu"]) < WORTH * expected_step(model):

@@ -68,10 +68,10 @@ class Planner:
     def __init__(self, terms: Terms, costs: Costs, known: Acceptance, longest: int):
         self.terms, self.costs = terms, costs
         self.blind = not terms.free and not costs.measured
-        self.longest, position = longest, terms.position_cost + terms.second_cost
-        if self.blind and position:
-            self.longest = min(longest, round(BLIND_WIDTH / position))
-        self.harmful = self.blind and position > BLIND_WIDTH / 2
+        position = terms.position_cost + terms.second_cost
+        bearable = BLIND_WIDTH / position if self.blind and position else float("inf")  # tokens of one row, for others
+        self.harmful = bearable < 2
+        self.longest = longest if bearable >= longest else round(bearable)
         # Rows that a forward is taken to have where neighbours may not be looked at (there, costs do not change).
         self.usual_rows = costs.usual_rows
         self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from ..cards.parts import QUANTIZATION, QUANTIZED_LIMITS, TAGS, Section, facts, rendered, usage
+from ..environment import version_of
 from .writing import IN_AWQ_FORMAT, METHODS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def card(written: Written) -> str:
             ("head", head),
             ("weights on disk", f"{written.bytes_after / 1e6:.1f} MB, before {written.bytes_before / 1e6:.1f} MB"),
             ("nearness", f"cosine of the logits {written.likeness:.3f}, {same}"),
-            ("made with", ", ".join(_versions())),
+            ("made with", ", ".join(f"{name} {found}" for name in PACKAGES if (found := version_of(name)))),
             ("command", f"`{command(written)}`"),
         ]
     )
@@ -61,13 +61,3 @@ def command(written: Written) -> str:
     text = "" if written.calibration is None else f" --calibration {shlex.quote(written.calibration.name)}"
     source, out = shlex.quote(written.source.name), shlex.quote(written.folder.name)
     return f"hf-specgen quantize {source} --to {written.method}{group}{text} --out {out}"
-
-
-def _versions() -> list[str]:
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config import ARGUMENTS, SpecConfig
 from ..errors import SpecUnsupportedError
+from ..files import write_whole
 from ..lengths import Knowledge, Length
 from ..lengths.costs import Costs
 from .tuned import AGAIN, Entry, Tuned
@@ -29,13 +30,9 @@ ABOUT = tuple(f.name for f in fields(Tuned) if f.name != "entries")
 
 def write(config: SpecConfig, folder: str | os.PathLike[str]) -> Path:
     """See `SpecConfig.save_pretrained`."""
-    folder = Path(os.path.expanduser(folder))
-    content = _lines(to_dict(config)) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    partly = folder / f"{NAME}.partly"
-    partly.write_text(content, encoding="utf-8")
-    partly.replace(folder / NAME)
-    return folder / NAME
+    file = Path(os.path.expanduser(folder)) / NAME
+    write_whole(file, _lines(to_dict(config)) + "\n")
+    return file
 
 
 def read(path: str | os.PathLike[str], task: str | None = None) -> SpecConfig:

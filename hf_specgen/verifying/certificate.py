@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..files import write_whole
 from ..tuning.fingerprint import fingerprint
 from .greedy import FAULT, SAME, TIE, Noise, TextCheck
 from .law import Law, SetTest
@@ -97,13 +98,7 @@ class Certificate:
             OSError: it cannot be written there.
         """
         path = Path(os.path.expanduser(path))
-        partly = path.with_name(f"{path.name}.partly")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partly.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            partly.replace(path)
-        finally:
-            partly.unlink(missing_ok=True)
+        write_whole(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
         return path
 
     def __str__(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import time
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from ..benchmarking.bench import hash_of
 from ..benchmarking.calls import Models, settings_of
 from ..benchmarking.loading import Side, load
 from ..benchmarking.machine import device_name, versions
@@ -103,7 +102,7 @@ class Verification:
         prompts = _chosen(prompts, limit)
         self.target, self.draft = Side("target", target, dtype), Side("draft", draft, dtype, draft_quantization)
         self.tokenizer = tokenizer or self.target.tokenizer()
-        self.prompts = {"count": len(prompts), "sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]}
+        self.prompts = {"count": len(prompts), "sha256": hash_of(prompts)}
         self.rows = [encode(self.tokenizer, prompt)["input_ids"][0].tolist() for prompt in prompts]
         room = self.target.context_length()
         if (longest := max(map(len, self.rows))) + max_new_tokens + law.DRAFTED + 2 > room:
