@@ -48,8 +48,8 @@ class Side:
             config, name = self.given.config.to_json_string().encode(), self.given.config.name_or_path
         else:
             path, name = Path(os.path.expanduser(self.given)), os.fspath(self.given)
-            if path.is_file():  # a .gguf says itself what it is
-                config = f"{path.name}, {path.stat().st_size} bytes".encode()
+            if (file := self.origin.gguf) is not None:  # says itself what it is
+                config = f"{file.name}, {file.stat().st_size} bytes".encode()
             else:
                 config = (folder_of(self.given) / "config.json").read_bytes()
             if path.exists():
@@ -59,12 +59,10 @@ class Side:
 
     def context_length(self) -> float:
         """Positions that the config promises; infinite where it names none."""
-        if not self.named:
-            return compat.context_length(self.given)
-        path = Path(os.path.expanduser(self.given))
-        if path.is_file():
-            return float("inf")
-        facts = text_facts(read_config(folder_of(self.given)))
+        checked = self.origin.checked
+        if not isinstance(checked, (str, os.PathLike)):
+            return compat.context_length(checked)
+        facts = text_facts(read_config(folder_of(checked)))
         return next((facts[name] for name in CONTEXTS if facts.get(name)), float("inf"))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:

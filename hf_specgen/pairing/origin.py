@@ -31,6 +31,7 @@ class Origin:
             config.json, a model without weights.
         facts: what the planner takes: names, facts, or the model.
         tokenizer: of such a GGUF file; else None.
+        gguf: the GGUF file that it is loaded from; else None.
         backend: how it will be loaded.
 
     Raises:
@@ -42,6 +43,7 @@ class Origin:
     def __init__(self, role: str, given: ModelOrFolder, quantization: Quantization):
         self.model: PreTrainedModel | None = None
         self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.gguf: Path | None = None
         self.checked: Any = given
         self.facts: Any = given
         if isinstance(given, (str, os.PathLike)):
@@ -64,7 +66,7 @@ class Origin:
             self.checked = self.facts = self.folder
         if not isinstance(self.backend, Gguf):
             return
-        file = file_of(self.folder)
+        self.gguf = file = file_of(self.folder)
         self.checked, self.facts = file.parent, file
         if not (file.parent / "config.json").is_file():
             self.backend.check()
