@@ -1,4 +1,4 @@
-"""The README's code: blocks with heading and line, shell commands with every optional part and without."""
+"""The code of the README and of docs/: blocks with file and line, shell commands with every optional part and without; links."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("hf-specgen", "make", "pip", "pytest", "python", ".venv/bin/hf-specgen", ".venv/bin/python")
-"""What a shell command of the README starts with; also one inside a sentence."""
+"""What a shell command starts with; also one inside a sentence."""
 
 
 class Block(NamedTuple):
     language: str
     code: str
-    heading: str
+    file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{self.heading}, line {self.line}".replace(" ", "-")
+        return f"{self.file}-line-{self.line}"
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(text: str, file: str = "") -> list[Block]:
     """In their order. Raises ValueError for one that is not closed."""
-    found, heading, start = [], "the beginning", None
+    found, start = [], None
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("```"):
             if start is None:
                 start, language, inside = number, line[3:].strip(), []
             else:
-                found.append(Block(language, "\n".join(inside) + "\n", heading, start))
+                found.append(Block(language, "\n".join(inside) + "\n", file, start))
                 start = None
         elif start is not None:
             inside.append(line)
-        elif line.startswith("#"):
-            heading = line.lstrip("# ")
     if start is not None:
         raise ValueError(f"The block of line {start} is not closed.")
     return found
@@ -62,3 +60,14 @@ def variants(command: str) -> Iterator[list[str]]:
     for chosen in itertools.product(*parts):
         words = shlex.split(" ".join(chosen))
         yield from map(list, itertools.product(*(word.split("|") for word in words)))
+
+
+def links(text: str) -> list[str]:
+    """What it points to inside the repository: files, pictures and "#heading"."""
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
+def anchors(text: str) -> set[str]:
+    """Of its headings, as the Hub and code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

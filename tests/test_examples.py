@@ -41,8 +41,9 @@ def test_the_example_runs(script):
 
 
 @pytest.mark.parametrize("script", FEATURES, ids=lambda path: path.name)
-def test_the_feature_works(script, monkeypatch, capsys):
+def test_the_feature_works(script, monkeypatch, capsys, tmp_path):
     check_needs(script)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script)])
     runpy.run_path(str(script), run_name="__main__")
     shown = capsys.readouterr().out

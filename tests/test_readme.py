@@ -1,5 +1,5 @@
-"""Every code block of README.md: Python runs, on the embedded pair in place of the Hub's models; commands are parsed by
-the real command line, the cheap ones run."""
+"""Every code block of README.md and docs/: Python runs, on the embedded pair in place of the Hub's models; commands are
+parsed by the real command line, the cheap ones run. Links lead somewhere."""
 
 import re
 from pathlib import Path
@@ -7,25 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from readme_blocks import ROOT, Block, blocks, shell_commands, variants
+from readme_blocks import ROOT, Block, anchors, blocks, links, shell_commands, variants
 from typer.testing import CliRunner
 
 import hf_specgen
 from hf_specgen import demo
 from hf_specgen.cli import app
 
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = blocks(TEXT)
+PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+BLOCKS = [block for path, text in PAGES.items() for block in blocks(text, path.name)]
 CODE = [block for block in BLOCKS if block.language in ("python", "diff")]
-SHELL = shell_commands(TEXT)
+SHELL = [command for text in PAGES.values() for command in shell_commands(text)]
 
 STAND_INS = {
     "Qwen/Qwen2.5-Coder-1.5B-Instruct": demo.PAIR / "target",
     "Qwen/Qwen2.5-Coder-0.5B-Instruct": demo.PAIR / "draft",
     "examples/custom_generate": ROOT / "examples" / "custom_generate",
 }
-CANNOT_RUN: dict[str, str] = {}
-"""Headings of Python blocks that cannot run here, and why."""
 RUN = ("check-pair", "cost", "plan", "recommend")
 """Subcommands that take a second: they are run, without their optional parts. The others load models, and are run by
 tests/cli."""
@@ -68,8 +66,6 @@ def run(code: str, names: dict) -> dict:
 # ---- Python -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("block", [b for b in CODE if b.language == "python"], ids=str)
 def test_a_python_block_runs(block: Block, names, capsys):
-    if block.heading in CANNOT_RUN:
-        pytest.skip(CANNOT_RUN[block.heading])
     hf_specgen.enable(names["target"])
     run(block.code, names)
 
@@ -82,8 +78,7 @@ def test_a_diff_changes_the_speed_and_not_the_ids(block: Block, names):
     assert torch.equal(before["out"], after["out"]) and "assistant_model" in new
 
 
-def test_what_is_left_out_is_named():
-    assert {*CANNOT_RUN} <= {block.heading for block in CODE}
+def test_only_drawings_and_output_are_left_out():
     assert {block.language for block in BLOCKS} <= {"python", "diff", "bash", "mermaid", ""}
     for block in BLOCKS:
         if block.language in ("", "mermaid"):  # drawings and output
@@ -147,3 +142,19 @@ def a_script(program: str, words: list[str]) -> None:
         code = paths[0].read_text() + "".join(p.read_text() for p in paths[0].parent.glob("common.py"))
         options = [word for word in words if word.startswith("--")]
         assert all(f'"{option}"' in code for option in options), f"{paths[0].name} lacks one of {options}"
+
+
+# ---- links --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_link_leads_somewhere(page):
+    for link in links(PAGES[page]):
+        path, _, anchor = link.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), link
+
+
+def test_the_drafter_in_the_readme_is_the_examples():
+    (shown,) = [block.code for block in BLOCKS if "class Echo" in block.code]
+    example = (ROOT / "examples" / "by_feature" / "custom_drafter.py").read_text(encoding="utf-8")
+    assert shown.split("class Echo")[1].split("\n\n\n")[0] in example
