@@ -87,3 +87,14 @@ def test_the_end_of_the_table_of_positions_is_reached(monkeypatch):
     batch = prompts([room - 12])
     wanted = plain(model, **batch, max_new_tokens=12)
     assert torch.equal(spec(model, draft_of("gpt2"), **batch, max_new_tokens=12).sequences, wanted)
+
+
+def test_the_head_is_padded_too(monkeypatch):
+    """A draft that catches up reads two positions and wants the logits of one."""
+    model, draft = build("llama"), draft_of("llama")
+    monkeypatch.setattr(widths, "SLOW", {torch.float32: (1,)})
+    seen = []
+    draft.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
+    wanted = plain(model, **batch_of([text(7)]), max_new_tokens=20)
+    assert torch.equal(spec(model, draft, **batch_of([text(7)]), max_new_tokens=20).sequences, wanted)
+    assert len(seen) > 4 and 1 not in seen[1:], "after the prompt"
