@@ -34,7 +34,7 @@ DraftQuantization = Annotated[
     typer.Option(
         "--draft-quantization",
         metavar="NAME",
-        help="Load the draft so: nf4, fp4, int8, torchao-int8, int4; awq or gguf, if its files are.",
+        help="Load the draft so: nf4, fp4, int8, torchao-int8, int4; awq or gguf, if its files are so.",
         show_default="as its files are",
     ),
 ]
