@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from ..display.grid import Grid
 from .record import Record
 from .summary import Contender, Parting, Setting, Spread, Summary, labels, summarize
 
@@ -31,7 +32,8 @@ _FIGURES: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...]
 
 
 def table(records: Iterable[Record]) -> RenderableType:
-    """Everything, for a console of any width; tables that are wider than it go on below. Empty without records."""
+    """Everything, for a console of any width that does not crop (see `Grid`); tables of tasks that are wider than it go
+    on below. Empty without records."""
     records = list(records)
     by_task, over_all = summarize(records), summarize(records, by_task=False)
     names = labels(summary.contender for summary in by_task)
@@ -74,7 +76,7 @@ class _Speeds:
         what = "Speed-up over plain" if self.is_speedup else "Tokens per second (no call of plain to compare with)"
         yield Text.assemble("\n", what, (": median ± half the distance between the quartiles", "dim"))
         for tasks in self._parts(options.max_width):
-            grid = _grid(["", *tasks])
+            grid = Grid(["", *tasks])
             for contender, name in self.names.items():
                 grid.add_row(Text(name), *(self._cell(task, contender) for task in tasks))
             yield from (Text(), grid)
@@ -110,7 +112,7 @@ class _Speeds:
 def _figures(pooled: list[Summary], names: dict[Contender, str]) -> Iterator[RenderableType]:
     """What else was measured, over all tasks; figures that nobody has are left out."""
     shown = [figure for figure in _FIGURES if any(figure[1](summary) is not None for summary in pooled)]
-    grid = _grid([ALL, *(head for head, _, _ in shown)])
+    grid = Grid([ALL, *(head for head, _, _ in shown)])
     for summary in pooled:
         values = [(value(summary), form) for _, value, form in shown]
         grid.add_row(
@@ -125,7 +127,7 @@ def _ids(pooled: list[Summary], names: dict[Contender, str]) -> Iterator[Rendera
     compared = [summary for summary in pooled if summary.compared]
     if not compared:
         return
-    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines = _lines()
     same = [names[summary.contender] for summary in compared if summary.same == summary.compared]
     if same:
         lines.add_row("all as plain's", Text(", ".join(same)))
@@ -150,7 +152,7 @@ def _errors(pooled: list[Summary], names: dict[Contender, str]) -> Iterator[Rend
     failed = [summary for summary in pooled if summary.errors]
     if not failed:
         return
-    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines = _lines()
     for summary in failed:
         for reason, calls in summary.errors.items():
             lines.add_row(Text(f"{names[summary.contender]}, {_calls(calls)}", "red"), Text(" ".join(reason.split())))
@@ -165,8 +167,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
-def _grid(heads: list[str]) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for index, head in enumerate(heads):
-        grid.add_column(Text(head), justify="right" if index else "left", vertical="bottom", no_wrap=True)
-    return grid
+def _lines() -> Table:
+    """What it is about, and what there is to say: folded, never cut."""
+    return Table.grid(Column(overflow="fold"), Column(overflow="fold"), padding=(0, 2, 0, 0))

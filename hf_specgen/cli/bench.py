@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options, terminal
-from .common import numbers, quiet, words
+from .common import command_line, numbers, quiet, words
 from .errors import give_up, one_line
 from .exit_codes import DONE, FAILED, INTERRUPTED, NO
+from .out import checked_out
 
 if TYPE_CHECKING:
     from hf_specgen.benchmarking import Bench, Record
@@ -77,6 +76,7 @@ def command(
     token. Stock assisted decoding and flashspec take one row at a time: a batch is then decoded row by row. Plain,
     compiled and lookup need no draft. What was measured when Ctrl-C or a full disk ended it is kept and shown.
     """
+    out, plots = checked_out("--out", out, folder=True), checked_out("--plots", plots, folder=True)
     if plots is not None:
         from hf_specgen.benchmarking.plots import check_available
 
@@ -109,10 +109,14 @@ def command(
             device=device,
             draft_quantization=draft_quantization,
             out=out,
-            command=shlex.join(["hf-specgen", *sys.argv[1:]]),
+            command=command_line(),
         )
         stopped = _run(bench)
-    _show(bench, as_json, plots)
+    try:
+        _show(bench, as_json)
+    finally:  # also if whatever reads stdout has gone
+        if plots is not None:
+            _draw(bench, plots)
     if isinstance(stopped, OSError):
         give_up(NAME, f"{stopped}: {bench.missing()} calls were not made", FAILED)
     if stopped is not None:
@@ -143,18 +147,20 @@ def _run(bench: Bench) -> KeyboardInterrupt | OSError | None:
     return None
 
 
-def _show(bench: Bench, as_json: bool, plots: Path | None) -> None:
+def _show(bench: Bench, as_json: bool) -> None:
     if as_json:
         content = {"manifest": bench.store.manifest, "records": [record.to_dict() for record in bench.records]}
         terminal.print_json(content)
-    else:
-        from hf_specgen.benchmarking.report import table
+        return
+    from hf_specgen.benchmarking.report import table
 
-        terminal.console().print(table(bench.records), soft_wrap=False)
-    if plots is not None:
-        from hf_specgen.benchmarking.plots import draw
+    terminal.console().print(table(bench.records), soft_wrap=False, crop=False)
 
-        for path in (drawn := draw(bench.records, plots)):
-            typer.echo(path, err=True)
-        if not drawn:
-            typer.echo("bench: no plots, for there is nothing to compare: name more contenders than plain", err=True)
+
+def _draw(bench: Bench, plots: Path) -> None:
+    from hf_specgen.benchmarking.plots import draw
+
+    for path in (drawn := draw(bench.records, plots)):
+        typer.echo(path, err=True)
+    if not drawn:
+        typer.echo("bench: no plots, for there is nothing to compare: name more contenders than plain", err=True)

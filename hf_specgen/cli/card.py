@@ -11,6 +11,7 @@ from . import options, terminal
 from .common import words
 from .errors import give_up, one_line
 from .exit_codes import NO
+from .out import checked_out, expanded
 
 NAME = "card"
 
@@ -47,7 +48,7 @@ def command(
     ] = None,
     draft_quantization: options.DraftQuantization = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="File, or folder for a README.md.", show_default="printed")
+        Path | None, typer.Option(metavar="PATH", help="File (.md), or folder for a README.md.", show_default="printed")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the card that is there.")] = False,
     as_json: options.Json = False,
@@ -87,7 +88,10 @@ def command(
 
 
 def _file(out: Path, overwrite: bool) -> Path:
-    file = out / "README.md" if out.is_dir() or not out.suffix else out
-    if file.exists() and not overwrite:
+    """A folder may have a dot in its name: only what ends as Markdown does, or is there already, is a file."""
+    out = expanded(out)
+    is_file = not out.is_dir() and (out.exists() or out.suffix.lower() in (".md", ".markdown"))
+    file = checked_out("--out", out if is_file else out / "README.md")
+    if file.is_file() and not overwrite:
         raise FileExistsError(f"{file} is there already: pass --overwrite to replace it.")
     return file

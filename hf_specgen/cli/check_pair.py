@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from hf_specgen.pairing import PairReport
     from hf_specgen.pairing.loading import Pair
 
-COLOURS = {
-    "exact": "green",
-    "exact-with-padding": "green",
-    "mappable": "green",
-    "cross-vocabulary": "yellow",
-    "unknown": "yellow",
-    "refused": "red",
-}
 EXIT_CODES = {"unknown": FAILED, "refused": NO}
 
 
@@ -61,9 +53,10 @@ def command(
     if prompts and report.usable:
         from hf_specgen.pairing.loading import load_pair
 
-        with quiet(), terminal.spinner("measuring"):
+        with quiet(), terminal.bar(terminal.console(stderr=True)) as listen:
             pair = load_pair(target, draft, dtype=dtype, draft_quantization=draft_quantization)
-            report = dataclasses.replace(report, measurement=_measured(pair, prompts, max_new_tokens, temperature))
+            measurement = _measured(pair, prompts, max_new_tokens, temperature, listen)
+        report = dataclasses.replace(report, measurement=measurement)
     if as_json:
         terminal.print_json(report.to_dict())
     else:
@@ -71,7 +64,9 @@ def command(
     raise typer.Exit(EXIT_CODES.get(report.verdict, DONE))
 
 
-def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float) -> Measurement:
+def _measured(
+    pair: Pair, prompts: list, max_new_tokens: int, temperature: float, listen: terminal.Listener
+) -> Measurement:
     if pair.tokenizer is None:
         raise ValueError("--measure needs the target's tokenizer, and its folder has none.")
 
@@ -88,20 +83,23 @@ def _measured(pair: Pair, prompts: list, max_new_tokens: int, temperature: float
         tokenizer=pair.tokenizer,
         assistant_tokenizer=pair.assistant_tokenizer,
         max_new_tokens=max_new_tokens,
+        listener=listen,
         **sampling,
     )
 
 
 def _print(report: PairReport) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from hf_specgen.display.grid import Grid
+    from hf_specgen.display.pair import COLOURS
 
     console = terminal.console()
     text = Text(report.summary())
-    text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[report.verdict]}")
+    text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[report.verdict].terminal}")
     console.print(text)
     if report.differing and report.verdict != "cross-vocabulary":  # where nearly all differ, ten say nothing
-        table = Table("id", "target", "draft", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        table = Grid(("id", "target", "draft"), justify="left")
         for id_, ours, theirs in report.differing:
             table.add_row(str(id_), Text(repr(ours)), Text(repr(theirs)))  # Text: "[PAD]" is no markup
         console.print("First differing ids:", table, sep="\n")

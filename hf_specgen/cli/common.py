@@ -1,8 +1,10 @@
-"""What commands that decode share: lists among their options, quiet models."""
+"""What commands that decode share: lists among their options, quiet models, their own command line."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,13 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
+
+
+def command_line() -> str:
+    """As it was typed, for what is to be made again."""
+    from . import NAME
+
+    return shlex.join([NAME, *sys.argv[1:]])
 
 
 def words(text: str | None) -> tuple[str, ...] | None:

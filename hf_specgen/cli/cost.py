@@ -14,9 +14,8 @@ from .common import words
 from .errors import one_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_specgen.benchmarking.pricing import Cost, Terms, Throughputs
+    from hf_specgen.display.grid import Grid
 
 SECONDS_PER_DAY = 86_400
 
@@ -127,9 +126,10 @@ def _print(terms: Terms, currency: str, tables: list[tuple[Throughputs, list[Cos
             console.print(Text(f"left out: {name} ({why})", "yellow"))
 
 
-def _table(terms: Terms, currency: str, costs: list[Cost]) -> Table:
-    from rich.table import Table
+def _table(terms: Terms, currency: str, costs: list[Cost]) -> Grid:
     from rich.text import Text
+
+    from hf_specgen.display.grid import Grid
 
     columns = [("", lambda cost: cost.name)]
     columns.append(("tokens/s\nper GPU", lambda cost: f"{cost.tokens_per_second_per_gpu:,.2f}"))
@@ -141,9 +141,7 @@ def _table(terms: Terms, currency: str, costs: list[Cost]) -> Table:
         columns.append(("GPUs", lambda cost: f"{cost.gpus:,}"))
         columns.append((f"{currency} per\nhour", lambda cost: _money(cost.hour)))
         columns.append(("saving", lambda cost: _saving(cost, cost.hour_saving)))
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for head, _ in columns:
-        table.add_column(Text(head), justify="right" if head else "left", vertical="bottom", no_wrap=True)
+    table = Grid(head for head, _ in columns)
     for cost in costs:
         style = "yellow" if cost.million_saving < 0 else ""
         table.add_row(*(Text(value(cost), style) for _, value in columns))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @one_line("demo")
 def command(
     max_new_tokens: options.MaxNewTokens = 96,
-    k: options.K = 5,
+    k: options.FixedK = 5,
     repeats: options.Repeats = 3,
     as_json: options.Json = False,
 ) -> None:

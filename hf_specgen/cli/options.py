@@ -34,7 +34,7 @@ DraftQuantization = Annotated[
     typer.Option(
         "--draft-quantization",
         metavar="NAME",
-        help="Load the draft so: nf4, fp4, int8, torchao-int8 or int4.",
+        help="Load the draft so: nf4, fp4, int8, torchao-int8, int4; awq or gguf, if its files are so.",
         show_default="as its files are",
     ),
 ]
@@ -62,8 +62,12 @@ K = Annotated[
         "-k",
         metavar="K",
         min=1,
-        help="Draft tokens per round; without it, as many as pay.",
+        help="Draft tokens per round.",
+        show_default="as many as pay",
     ),
+]
+FixedK = Annotated[
+    int, typer.Option("--num-assistant-tokens", "-k", metavar="K", min=1, help="Draft tokens per round.")
 ]
 Temperature = Annotated[float, typer.Option("--temperature", metavar="T", min=0.0, help="Of sampling; 0 is greedy.")]
 Temperatures = Annotated[str, typer.Option("--temperatures", metavar="LIST", help="Of sampling; 0 is greedy.")]
@@ -82,8 +86,10 @@ Strategies = Annotated[
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="LIST", help="Prompts of a task decoded together.")]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Interleaved repetitions.")]
 Seed = Annotated[
-    int | None, typer.Option("--seed", metavar="N", min=0, help="Of sampling; without it, a new one each time.")
+    int | None,
+    typer.Option("--seed", metavar="N", min=0, help="Of sampling.", show_default="a new one each time"),
 ]
+FixedSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of sampling.")]
 
 SpecConfig = Annotated[
     Path | None,

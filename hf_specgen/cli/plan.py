@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Plan on which devices a pair goes, and whether there is room.
 
-    From configs and safetensors headers: no weights are read. --json gives bytes.
+    From configs and safetensors headers: no weights are read. --json gives bytes, or why there is no place for them.
     """
     from hf_specgen.planning.plan import SpecMemoryError, parse_devices, plan_pair
 
@@ -65,6 +65,8 @@ def command(
             dtype=dtype,
         )
     except SpecMemoryError as error:
+        if as_json:
+            terminal.print_json({"fits": False, "why": str(error)})
         give_up(NAME, str(error), NO)
     if as_json:
         terminal.print_json(plan.to_dict())
@@ -74,14 +76,13 @@ def command(
 
 
 def _print(plan: Plan) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from hf_specgen.display.grid import Grid
 
     console = terminal.console()
     head, *rows = plan.rows()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in head:
-        table.add_column(column.replace(" ", "\n"), justify="right", vertical="bottom")
+    table = Grid(column.replace(" ", "\n") for column in head)
     for row in rows:
         table.add_row(*row)
     text = Text(plan.summary())

@@ -11,6 +11,7 @@ from . import options, terminal
 from .common import quiet
 from .errors import give_up, one_line
 from .exit_codes import NO
+from .out import checked_out
 
 NAME = "quantize"
 
@@ -45,17 +46,21 @@ def command(
     also chooses each group's range by the activations on a text. (--draft-quantization int4 of other commands is
     torchao's, made from a dense draft while it is loaded: that one cannot be saved.)
     """
+    out = checked_out("--out", out, folder=True)
     from ..quantization.card import command as used
     from ..quantization.writing import NotLikeOriginalError, write_quantized
 
-    with quiet(), terminal.spinner("quantizing"):
-        try:
-            written = write_quantized(draft, out, to, group_size=group_size, calibration=calibration)
-        except NotLikeOriginalError as error:
-            give_up(NAME, str(error), NO)
+    try:
+        with quiet(), terminal.bar(terminal.console(stderr=True)) as listen:
+            written = write_quantized(draft, out, to, group_size=group_size, calibration=calibration, listener=listen)
+    except NotLikeOriginalError as error:
+        if as_json:
+            terminal.print_json({"written": False, "method": to, "why": str(error)})
+        give_up(NAME, str(error), NO)
     if as_json:
         terminal.print_json(
             {
+                "written": True,
                 "folder": str(out),
                 "method": written.method,
                 "bytes_before": written.bytes_before,

@@ -42,10 +42,14 @@ def command(
         drafts = recommend(target, among or None)
         place = None if among else place_of(target)
     except LookupError as error:  # a family that we do not know
+        if as_json:
+            terminal.print_json({"target": target, "family": None, "drafts": [], "why": str(error)})
         give_up(NAME, str(error), FAILED)
     if as_json:
         family = place.family.name if place else None
-        terminal.print_json({"target": target, "family": family, "drafts": [draft.to_dict() for draft in drafts]})
+        why = place.family.no_pair if place else None
+        listed = [draft.to_dict() for draft in drafts]
+        terminal.print_json({"target": target, "family": family, "drafts": listed, "why": why})
     else:
         _print(target, place, drafts)
     raise typer.Exit(DONE if any(draft.usable for draft in drafts) else NO)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import typer
@@ -45,9 +46,13 @@ def print_json(content: Any, indent: int | None = 2) -> None:
 
 @contextmanager
 def bar(on: Console, expected: int | None = None) -> Iterator[Listener]:
-    """A bar while something is measured: redrawn when it is told of a step, for a thread of its own would take time."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=on, transient=True, disable=not on.is_terminal, auto_refresh=False) as progress:
+    """A bar while something is measured: redrawn when it is told of a step, for a thread of its own would take time.
+
+    What packages print meanwhile goes to stderr: stdout is the command's own.
+    """
+    columns = (_description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=on, transient=True, disable=not on.is_terminal, auto_refresh=False)
+    with redirect_stdout(sys.stderr), progress:
         task = progress.add_task("loading", total=expected)
 
         def listen(what: str, done: int | None = None, expected: int | None = None) -> None:
@@ -59,9 +64,15 @@ def bar(on: Console, expected: int | None = None) -> Iterator[Listener]:
 
 @contextmanager
 def spinner(what: str) -> Iterator[None]:
-    """While something takes long whose steps are not known."""
+    """While something takes long whose steps are not known. What packages print meanwhile goes to stderr, as above."""
     on = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as progress:
+    columns = (SpinnerColumn(), _description(), TimeElapsedColumn())
+    progress = Progress(*columns, console=on, transient=True, disable=not on.is_terminal)
+    with redirect_stdout(sys.stderr), progress:
         progress.add_task(what, total=None)
         yield
+
+
+def _description() -> TextColumn:
+    """Names of tasks are the user's: "[/x]" in one is no markup."""
+    return TextColumn("{task.description}", markup=False)

@@ -10,6 +10,7 @@ import typer
 from . import options, terminal
 from .common import numbers, quiet, words
 from .errors import one_line
+from .out import checked_out
 
 if TYPE_CHECKING:
     from hf_specgen.config import SpecConfig
@@ -53,10 +54,9 @@ def command(
     ones, whose ids must not depend on their neighbours, what is best at all of them. Nothing is written unless the exit
     code is 0.
     """
+    out = checked_out("--out", out, folder=True)
     from hf_specgen.tuning import Tuner
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: pass a folder.")
     with quiet():
         tuner = Tuner(
             target,
@@ -76,18 +76,28 @@ def command(
         )
         with terminal.bar(terminal.console(stderr=True)) as listen:
             config = tuner.run(listen)
-    _show(tuner, config, config.save_pretrained(out), as_json)
+    path = None
+    try:
+        path = config.save_pretrained(out)
+    finally:  # also if the disk is full
+        _show(tuner, config, path, as_json)
 
 
-def _show(tuner: Tuner, config: SpecConfig, path: Path, as_json: bool) -> None:
+def _show(tuner: Tuner, config: SpecConfig, path: Path | None, as_json: bool) -> None:
     from hf_specgen.tuning import report
     from hf_specgen.tuning.file import to_dict
 
     if as_json:
-        found = {"file": str(path), "config": to_dict(config), "temperatures": [*map(report.to_dict, tuner.outcomes)]}
+        found = {
+            "file": path and str(path),
+            "config": to_dict(config),
+            "temperatures": [*map(report.to_dict, tuner.outcomes)],
+        }
         terminal.print_json(found)
         return
     terminal.console().print(report.table(tuner.outcomes))
+    if path is None:
+        return
     drafts = "" if tuner.draft is None else "assistant_model=draft, "
     typer.echo(f"{path} is written. In Python:")
     typer.echo(f'hf_specgen.enable(target, {drafts}spec_config="{path.parent}")')

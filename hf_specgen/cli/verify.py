@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options, terminal
-from .common import quiet, words
+from .common import command_line, quiet, words
 from .errors import one_line
 from .exit_codes import DONE, NO
+from .out import checked_out
 
 if TYPE_CHECKING:
     from hf_specgen.verifying.certificate import Certificate
-
-COLOURS = {"LOSSLESS": "green", "LOSSLESS UP TO ROUNDING": "green", "FAULT": "red"}
 
 
 @one_line("verify", interrupted="interrupted, nothing was written")
@@ -29,12 +26,12 @@ def command(
     max_new_tokens: options.MaxNewTokens = 48,
     temperature: options.Temperature = 1.0,
     strategies: options.Strategies = "rejection",
-    k: options.K = 5,
+    k: options.FixedK = 5,
     samples: Annotated[
         int,
         typer.Option(metavar="N", help="Continuations that are drawn: four times as many see half as large an error."),
     ] = 384,
-    seed: options.Seed = 0,
+    seed: options.FixedSeed = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = None,
     draft_quantization: options.DraftQuantization = None,
@@ -50,7 +47,7 @@ def command(
     forward and batch sizes. Sampled tokens go through exact tests of their law, whose power is stated (--temperature 0
     leaves them out; at most 3 tokens are drafted in a round there). Nothing is written if it is interrupted.
     """
-    _check_out(out)
+    out = checked_out("--out", out)
     from hf_specgen.verifying.verification import Verification
 
     with quiet():
@@ -71,22 +68,13 @@ def command(
         )
         with terminal.bar(terminal.console(stderr=True)) as listen:
             certificate = verification.run(listen)
-    certificate.command = shlex.join(["hf-specgen", *sys.argv[1:]])
-    _print(certificate, as_json)
-    if out is not None:
-        certificate.save(out)
+    certificate.command = command_line()
+    try:
+        _print(certificate, as_json)
+    finally:  # also if whatever reads stdout has gone
+        if out is not None:
+            certificate.save(out)
     raise typer.Exit(DONE if certificate.lossless else NO)
-
-
-def _check_out(out: Path | None) -> None:
-    """Before minutes are spent on what cannot be written."""
-    if out is None:
-        return
-    if out.is_dir():
-        raise ValueError(f"--out {out} is a folder; name a file in it, such as {out / 'certificate.json'}.")
-    above = next(folder for folder in out.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise ValueError(f"--out {out}: {above} is no folder.")
 
 
 def _print(certificate: Certificate, as_json: bool) -> None:
@@ -95,6 +83,8 @@ def _print(certificate: Certificate, as_json: bool) -> None:
         return
     from rich.text import Text
 
+    from hf_specgen.display.certificate import COLOURS
+
     text = Text(str(certificate))
-    text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[certificate.verdict]}")
+    text.highlight_regex(r"(?m)^verdict .*$", f"bold {COLOURS[certificate.verdict].terminal}")
     terminal.console().print(text)

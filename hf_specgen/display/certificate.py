@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..verifying.certificate import FAULTY, LOSSLESS
+from ..verifying.certificate import FAULTY, LOSSLESS, ROUNDING
 from . import html
+from .verdicts import BAD, GOOD
 
 if TYPE_CHECKING:
     from ..verifying.certificate import Certificate
 
+COLOURS = {LOSSLESS: GOOD, ROUNDING: GOOD, FAULTY: BAD}
+
 
 def html_of(certificate: Certificate) -> str:
-    colour = {LOSSLESS: html.GOOD, FAULTY: html.BAD}.get(certificate.verdict, html.WARN)
+    colour = COLOURS[certificate.verdict].notebook
     where = f"{certificate.target['dtype']} on {certificate.machine['device']}, {certificate.seconds:.0f} s"
     faults = "".join(f"<div>{html.escape(fault)}</div>" for fault in certificate.faults)
     found = [html.verdict(certificate.verdict, colour, where), faults, _greedy(certificate)]

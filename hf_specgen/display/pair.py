@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from . import html
 from .measurement import ABSENT, table
+from .verdicts import BAD, GOOD, WARN
 
 if TYPE_CHECKING:
     from ..pairing.report import PairReport
 
-COLOURS = {"exact": html.GOOD, "exact-with-padding": html.GOOD, "mappable": html.GOOD, "refused": html.BAD}
+COLOURS = {
+    "exact": GOOD,
+    "exact-with-padding": GOOD,
+    "mappable": GOOD,
+    "cross-vocabulary": WARN,
+    "unknown": WARN,
+    "refused": BAD,
+}
 
 
 def html_of(report: PairReport) -> str:
-    found = [html.verdict(report.verdict, COLOURS.get(report.verdict, html.WARN), " ".join(report.reasons))]
+    found = [html.verdict(report.verdict, COLOURS[report.verdict].notebook, " ".join(report.reasons))]
     sides = ("target", "draft")
     rows = [
         ("tokens", *(_told(getattr(report, f"{side}_tokens")) for side in sides)),

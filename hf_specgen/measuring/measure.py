@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +52,7 @@ def measure_pair(
     max_new_tokens: int = 64,
     max_assistant_tokens: int = 8,
     do_sample: bool = False,
+    listener: Callable[[str, int, int], None] = lambda *step: None,
     **generation: Any,
 ) -> Measurement:
     """Measure a loaded pair on prompts, decoded one at a time, for K = 1 … `max_assistant_tokens`.
@@ -63,6 +64,7 @@ def measure_pair(
     Args:
         prompts: texts (a user's message each, where the tokenizer has a chat template) or lists of chat messages.
         tokenizer, assistant_tokenizer: the target's and the draft's (None: the one beside its checkpoint).
+        listener: is told what comes next, how many prompts are done, and of how many.
         generation: further arguments of `generate()`: temperature, top_p, …
 
     Raises:
@@ -84,7 +86,8 @@ def measure_pair(
         pair.sweep(inputs[0], itertools.repeat(1), new=4)  # to warm up; refuses what cannot be decoded speculatively
         pair.decode(inputs[0], new=4)
     turns, samples = itertools.cycle(range(1, largest + 1)), []
-    for one in inputs:
+    for done, one in enumerate(inputs):
+        listener("measuring", done, len(inputs))
         expected, watch = pair.decode(one, max_new_tokens)
         sweep = pair.sweep(one, turns, max(max_new_tokens, SWEEP_TOKENS))
         samples.append(

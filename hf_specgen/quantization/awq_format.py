@@ -12,6 +12,7 @@ import torch
 
 from .int4_linear import GROUPS, group_of
 from .rounding import round_for_inputs, round_to_nearest
+from .steps import Steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,12 +39,15 @@ def quantized(weight: torch.Tensor, group: int, power: torch.Tensor | None) -> d
     return {"qweight": pack(codes), "qzeros": pack(zero), "scales": scale.half()}
 
 
-def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Tensor | None) -> dict[str, Any]:
+def save_awq(
+    model: PreTrainedModel, out: Path, group: int | None, ids: torch.Tensor | None, steps: Steps
+) -> dict[str, Any]:
     """Write a dense model (float, on the CPU) in AWQ's format; its head and embedding stay as they are.
 
     Args:
         group: weights per scale; None: the largest of 128, 64 and 32 that divides all layers' inputs.
         ids: `[rows, tokens]` of text; ranges are chosen for the inputs that the layers get there. None: rounded only.
+        steps: expects one of this; it becomes one a row and one a layer.
 
     Returns:
         The `quantization_config` that it wrote.
@@ -61,9 +65,11 @@ def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Te
     if not fits:
         sizes = sorted({m.in_features for m in layers.values()})
         raise ValueError(f"No layer fits groups of {group} (inputs: {sizes}). Choose --group-size 128, 64 or 32.")
-    powers = {} if ids is None else input_powers(model, fits, ids)
+    steps.expected += len(fits) + (0 if ids is None else len(ids)) - 1
+    powers = {} if ids is None else input_powers(model, fits, ids, steps)
     tensors = dict(model.state_dict())
     for name in fits:
+        steps.begin("quantizing")
         found = quantized(tensors.pop(f"{name}.weight"), group, powers.get(name))
         tensors |= {f"{name}.{key}": x for key, x in found.items()}
     model.config.quantization_config = config = {
@@ -79,7 +85,7 @@ def save_awq(model: PreTrainedModel, out: Path, group: int | None, ids: torch.Te
 
 
 @torch.no_grad()
-def input_powers(model: PreTrainedModel, layers: dict[str, torch.nn.Linear], ids: torch.Tensor) -> dict:
+def input_powers(model: PreTrainedModel, layers: dict[str, torch.nn.Linear], ids: torch.Tensor, steps: Steps) -> dict:
     """The mean square of every input of each layer while the model reads `ids`: name -> float32 `[in]`."""
     powers: dict[str, torch.Tensor] = {}
 
@@ -93,6 +99,7 @@ def input_powers(model: PreTrainedModel, layers: dict[str, torch.nn.Linear], ids
     hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
     try:
         for row in ids:
+            steps.begin("calibrating")
             model(row[None], use_cache=False)
     finally:
         for hook in hooks:

@@ -17,6 +17,7 @@ from ..checkpoints.config import read_json
 from . import Backend, backend_of
 from .awq import Awq
 from .int4_linear import GROUPS
+from .steps import Listener, Steps
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,13 @@ class Written:
 
 
 def write_quantized(
-    source: Path, folder: Path, method: str, *, group_size: int | None = None, calibration: Path | None = None
+    source: Path,
+    folder: Path,
+    method: str,
+    *,
+    group_size: int | None = None,
+    calibration: Path | None = None,
+    listener: Listener = lambda *step: None,
 ) -> Written:
     """Quantize the model in `source` on the CPU into `folder`, which must not exist or be empty.
 
@@ -76,6 +83,7 @@ def write_quantized(
         method: one of `METHODS`.
         group_size: weights per scale, for "int4" and "awq", one of `GROUPS`; None: the largest that fits the model.
         calibration: file with text for "awq"; None: Python source code.
+        listener: see `steps.Listener`.
 
     Raises:
         CheckpointError, FileNotFoundError, FileExistsError, ImportError, ValueError: before anything is written.
@@ -117,6 +125,8 @@ def write_quantized(
     backend.check()
 
     with _all_or_nothing(folder) as unfinished:
+        steps = Steps(listener, expected=3)
+        steps.begin("loading")
         dense = _load(Backend(), source, draft=False)
         probe = _token_ids(source, config, inspect.getsource(inspect.getsource), 1, 64)
         wanted = _logits(dense, probe)
@@ -124,10 +134,12 @@ def write_quantized(
             from .awq_format import save_awq
 
             ids = _token_ids(source, config, text, *CALIBRATION) if method == "awq" else None
-            save_awq(dense, unfinished, group_size, ids)
+            save_awq(dense, unfinished, group_size, ids, steps)
         else:
+            steps.begin("quantizing")
             del dense
             _load(backend, source, draft=True).save_pretrained(unfinished)  # before its first forward: see base.py
+        steps.begin("comparing")
         _copy_the_rest(source, unfinished)
         written = _judge(source, unfinished, folder, method, calibration, before.bytes, probe, wanted)
         from .card import card

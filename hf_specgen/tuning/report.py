@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..benchmarking.summary import PLAIN, Spread, Summary, summarize
+from ..display.grid import Grid
 from .choosing import EVERYTHING, Scope, gain, rates_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def table(outcomes: Iterable[Outcome]) -> RenderableType:
-    """A block per temperature, with a grid per batch size."""
+    """A block per temperature, with a grid per batch size. For a console that does not crop, see `Grid`."""
     return Group(*(part for outcome in outcomes for part in _block(outcome)))
 
 
@@ -60,10 +60,7 @@ def _grid(outcome: Outcome, batch: int, listed: list[dict[str, Any]]) -> Iterato
         (f"temperature {outcome.temperature:g}" + (f", batch {batch}" if batch > 1 else ""), "bold underline"),
         ("  decode tokens per second: median ± half the distance between the quartiles", "dim"),
     )
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    heads = ("", "of plain", "of the\ndefault", "drafts\naccepted", "tokens per\nforward", "calls")
-    for head in heads:
-        grid.add_column(Text(head), justify="right" if head else "left", vertical="bottom", no_wrap=True)
+    grid = Grid(("", "of plain", "of the\ndefault", "drafts\naccepted", "tokens per\nforward", "calls"))
     winner = outcome.decisions.get(Scope(batch=batch), outcome.decisions[EVERYTHING]).winner
     for row in listed:
         style = "bold" if row["name"] == winner else ""

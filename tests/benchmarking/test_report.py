@@ -11,7 +11,7 @@ from hf_specgen.benchmarking.report import table
 def shown(records, width=100, colour=False):
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
-    console.print(table(records))
+    console.print(table(records), crop=False)
     return out.getvalue()
 
 
@@ -101,6 +101,22 @@ def test_wide_tables_go_on_below():
     assert max(map(len, text.splitlines())) <= 60 and "…" not in text
     assert all(task in text for task in tasks)
     assert text.count("\nours ") == 5, "four parts of two columns and one, and the figures"
+
+
+def test_nothing_is_cut_on_a_console_that_is_too_narrow():
+    figures = {"decode_seconds": 0.8, "first_token_seconds": 0.2, "peak_bytes": 3_000_000_000, "ideal_seconds": 0.5}
+    drafting = {"rounds": 5, "drafted": 8, "accepted": 6}
+    name, path = "a-contender-with-quite-a-long-name", "/a/long/path/" + 40 * "x"
+    records = [
+        record(**figures),
+        record(name, **figures | drafting, same_ids=False, diverged_at=3, gap=0.5),
+        record(name, task="qa", error=path),
+    ]
+    text = shown(records, width=40)
+    assert "…" not in text
+    wanted = [name, "11.0", "1.00", "75%", "2.20", "200", "ms", "2.00", "3.00", "GB"]
+    assert row(text, name, "tokens/s") == wanted
+    assert text.count("x") == 40, "folded"
 
 
 def test_a_block_per_setting():

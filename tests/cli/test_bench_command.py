@@ -3,14 +3,12 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
 from bench_toys import interrupt_after, save_pair
 from typer.testing import CliRunner
 
-import hf_specgen
 from hf_specgen.benchmarking.ours import Ours
 from hf_specgen.benchmarking.store import Store
 from hf_specgen.cli import bench
@@ -32,7 +30,7 @@ def pair(tmp_path_factory):
 def run(pair, *arguments, draft=True):
     models = [pair / "target", *([pair / "draft"] if draft else [])]
     small = "--max-new-tokens", 4, "--repeats", 1, "--prompts-per-task", 1, "--prompts", pair / "prompts.jsonl"
-    return CliRunner().invoke(app, [*map(str, (*models, *small, *arguments))])
+    return CliRunner().invoke(app, [*map(str, (*models, *small, *arguments))], env={"COLUMNS": "40"})
 
 
 def test_table_and_folder(pair, tmp_path):
@@ -40,6 +38,7 @@ def test_table_and_folder(pair, tmp_path):
     result = run(pair, *asked)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("temperature 0, batch 1\n") and "\x1b" not in result.stdout
+    assert "…" not in result.stdout, "no figure is cut off where 40 columns are too few"
     rows = [line.split()[0] for line in result.stdout.splitlines() if line]
     assert [name for name in ("plain", "ours-k2", "stock-k1", "stock-k2") if name not in rows] == []
     assert len((tmp_path / "out" / "records.jsonl").read_text().splitlines()) == 8
@@ -134,6 +133,8 @@ def test_a_full_disk_leaves_what_was_measured(pair, tmp_path, monkeypatch):
         (["--prompts", "{}/target/model.safetensors"], "model.safetensors is not UTF-8"),
         (["--prompts", "{}/empty.txt"], "empty.txt holds no prompts"),
         (["--out", "{}"], "is not empty, and not a bench's"),
+        (["--out", "{}/prompts.jsonl/child"], "prompts.jsonl is no folder"),
+        (["--plots", "{}/prompts.jsonl"], "prompts.jsonl is a file: pass a folder"),
         (["--device", "cuda:99"], "is not on this machine"),
         (["--dtype", "float7"], "dtype='float7' is none"),
     ],
@@ -169,15 +170,18 @@ def test_plots(pair, tmp_path):
     assert str(tmp_path / "speedup-by-task.png") in result.stderr.split() and any(tmp_path.glob("*.svg"))
 
 
+def test_what_cannot_be_printed_is_drawn(pair, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def gone(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(bench, "_show", gone)
+    assert run(pair, "--against", "plain,ours-k2", "--plots", tmp_path).exit_code == 141
+    assert (tmp_path / "speedup-by-task.png").is_file()
+
+
 def test_the_module_imports_neither_torch_nor_transformers():
-    """With a bare package in place of hf_specgen/__init__.py, whose own imports are not the command's."""
-    code = f"""
-import sys, types
-package = types.ModuleType("hf_specgen")
-package.__path__ = [{str(Path(hf_specgen.__file__).parent)!r}]
-sys.modules["hf_specgen"] = package
-from hf_specgen.cli import bench
-assert not {{"torch", "transformers"}} & sys.modules.keys()
-"""
+    code = "import sys\nfrom hf_specgen.cli import bench\nassert not {'torch', 'transformers'} & sys.modules.keys()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

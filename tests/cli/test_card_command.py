@@ -1,6 +1,8 @@
 """hf-specgen card: files, exit codes, JSON."""
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,28 @@ def test_written_once(tmp_path):
     assert "# Another" in (out / "README.md").read_text() and [*out.iterdir()] == [out / "README.md"]
 
 
+def test_a_folder_with_a_dot_in_its_name(tmp_path):
+    out = tmp_path / "Qwen2.5-Coder-0.5B-nf4"
+    result = run(*CERTIFICATE, "--out", out)
+    assert result.exit_code == 0 and result.stdout.strip() == str(out / "README.md")
+    assert (out / "README.md").is_file()
+
+
+def test_a_pipe_and_a_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    card = run(*CERTIFICATE).stdout
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()), daemon=True)
+    reader.start()
+    assert run(*CERTIFICATE, "--out", "~/pipe").exit_code == 0
+    reader.join(timeout=5)
+    assert read == [card]
+    assert run(*CERTIFICATE, "--out", "~/new").exit_code == 0
+    assert sorted(os.listdir(tmp_path)) == ["new", "pipe"]
+
+
 def test_json(tmp_path):
     told = json.loads(run(*CERTIFICATE, "--json", "--out", tmp_path / "card.md").stdout)
     assert told["file"] == str(tmp_path / "card.md") and told["metadata"]["library_name"] == "transformers"
@@ -49,10 +73,15 @@ def test_a_fault_is_exit_code_1(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, says", [((), "pass --bench"), (("--certificate", "none.json"), "There is no file none.json")]
+    "arguments, says",
+    [
+        ((), "pass --bench"),
+        (("--certificate", "none.json"), "There is no file none.json"),
+        (("--out", __file__ + "/card.md"), "is no folder"),
+    ],
 )
 def test_refusals_are_one_line(arguments, says, tmp_path):
-    result = run(*arguments, "--out", tmp_path / "card.md")
+    result = run("--out", tmp_path / "card.md", *arguments)
     assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
     assert not [*tmp_path.iterdir()]
 

@@ -128,6 +128,14 @@ def test_results(results):
     assert lines[7].split() == ["ours", "13.33", "26.67", "75.00", "50.0%"]
 
 
+def test_no_figure_is_cut_off_in_a_pipe(results):
+    asked = *PRICE, "--results", results, "--load", 160_000_000_000, "--gpus-per-replica", 2
+    wide, narrow, piped = (
+        CliRunner().invoke(app, [*map(str, asked)], env={"COLUMNS": columns}).stdout for columns in ("200", "40", None)
+    )
+    assert "4,000,000,000" in wide and narrow == piped == wide
+
+
 def test_each_batch_has_a_table(results):
     result = run(*PRICE, "--results", results / "records.jsonl", "--tasks", "code")
     assert [line for line in result.stdout.splitlines() if line.startswith("temperature")] == [

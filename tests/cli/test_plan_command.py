@@ -38,6 +38,13 @@ def test_fits(folders):
     assert all(len(line) <= 80 for line in result.stdout.splitlines()[:4])  # the table
 
 
+def test_no_figure_is_cut(folders):
+    """Nor folded: "610.1 KB" stays in one piece."""
+    arguments = [str(folders / "target"), str(folders / "draft"), "--length", "100", "--gpus", "1x9GB"]
+    narrow, wide = (CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": n}) for n in ("40", "200"))
+    assert narrow.exit_code == 0 and narrow.stdout == wide.stdout
+
+
 def test_json_is_the_plan(folders):
     result = run(folders, "--gpus", "1x2MB,1x1MB", "--batch-size", "2", "--draft-device", "1", "--json")
     assert result.exit_code == 0
@@ -66,6 +73,8 @@ def test_does_not_fit(folders):
     assert result.exit_code == 1 and result.stdout == ""
     assert "are missing on device 0: the target fits without the draft" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    told = json.loads(run(folders, "--gpus", "1x900KB", "--json").stdout)
+    assert told == {"fits": False, "why": result.stderr.removeprefix("plan: ").rstrip("\n")}
 
 
 def test_fits_only_with_offloading(folders):

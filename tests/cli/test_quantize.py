@@ -1,11 +1,15 @@
 """hf-specgen quantize: what it prints, and its exit codes. What it writes is in test_writing.py."""
 
+import io
+import json
+
 import pytest
 import typer
+from rich.console import Console
 from toys import tiny, toy_tokenizer
 from typer.testing import CliRunner
 
-from hf_specgen.cli import quantize
+from hf_specgen.cli import quantize, terminal
 from hf_specgen.quantization import writing
 
 app = typer.Typer()
@@ -32,6 +36,15 @@ def test_written(draft, tmp_path):
     assert command == "hf-specgen quantize draft --to nf4 --out out"
 
 
+def test_a_bar_on_a_terminal(draft, tmp_path, monkeypatch):
+    pytest.importorskip("bitsandbytes")
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(terminal, "console", lambda **_: screen)
+    assert run(draft, "--to", "int8", "--out", tmp_path / "out").exit_code == 0
+    shown = screen.file.getvalue()
+    assert all(step in shown for step in ("loading", "quantizing", "comparing", "2/3"))
+
+
 def test_calibration_text(draft, tmp_path):
     pytest.importorskip("gptqmodel")
     (tmp_path / "text").write_text("the cab is a cab. " * 100)
@@ -47,6 +60,8 @@ def test_not_good_enough(draft, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "LEAST_LIKENESS", 1.1)
     result = run(draft, "--to", "nf4", "--out", tmp_path / "out")
     assert result.exit_code == 1 and "likeness" in result.stderr and not (tmp_path / "out").exists()
+    told = json.loads(run(draft, "--to", "nf4", "--out", tmp_path / "out", "--json").stdout)
+    assert (told["written"], told["method"]) == (False, "nf4") and "likeness" in told["why"]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +70,11 @@ def test_not_good_enough(draft, tmp_path, monkeypatch):
         (("--to", "int3"), "'int3' cannot be written"),
         (("--to", "awq", "--calibration", "absent.txt"), "absent.txt"),
         (("--to", "nf4", "--group-size", 64), "group size"),
+        (("--to", "nf4", "--out", "{}/config.json/out"), "config.json is no folder"),
     ],
 )
 def test_not_started(arguments, told, draft, tmp_path):
-    result = run(draft, *arguments, "--out", tmp_path / "out")
+    result = run(draft, "--out", tmp_path / "out", *(str(argument).format(draft) for argument in arguments))
     assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-import hf_specgen
 from hf_specgen.cli import recommend
 
 app = typer.Typer()
@@ -60,6 +58,8 @@ def test_nothing_published_says_why():
     result = run("openai/gpt-oss-120b")
     assert result.exit_code == 1
     assert "too close" in result.stdout and "No draft that is small enough is known." in result.stdout
+    told = json.loads(run("openai/gpt-oss-120b", "--json").stdout)
+    assert (told["family"], told["drafts"]) == ("GPT-OSS", []) and "too close" in told["why"]
 
 
 def test_among(folders):
@@ -78,6 +78,13 @@ def test_among_nothing_usable(folders):
     assert content["family"] is None and [draft["usable"] for draft in content["drafts"]] == [False]
 
 
+def test_a_family_that_nobody_knows_as_json(folders):
+    result = run(folders / "target", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 2 and result.stderr == f"recommend: {told['why']}\n"
+    assert (told["target"], told["family"], told["drafts"]) == (str(folders / "target"), None, [])
+
+
 @pytest.mark.parametrize("arguments", [["{}/gone"], ["{}/target"], ["{}/target", "--among", "{}/gone"], ["org/gone"]])
 def test_not_told_is_one_line(folders, arguments):
     result = run(*(argument.format(folders) for argument in arguments))
@@ -87,20 +94,15 @@ def test_not_told_is_one_line(folders, arguments):
 
 
 def test_command_imports_neither_torch_nor_transformers(folders):
-    """With a bare package in place of hf_specgen/__init__.py, whose own imports are not the command's."""
-    code = f"""
-import sys, types
-package = types.ModuleType("hf_specgen")
-package.__path__ = [{str(Path(hf_specgen.__file__).parent)!r}]
-sys.modules["hf_specgen"] = package
-import typer
+    code = """
+import sys, typer
 from hf_specgen.cli import recommend
 app = typer.Typer()
 app.command()(recommend.command)
 try:
     app(["Qwen/Qwen2.5-7B"])
 finally:
-    assert not {{"torch", "transformers"}} & sys.modules.keys()
+    assert not {"torch", "transformers"} & sys.modules.keys()
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folders)
     assert result.returncode == 0 and "Qwen/Qwen2.5-0.5B" in result.stdout, result.stderr

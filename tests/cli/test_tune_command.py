@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from bench_toys import interrupt_after, save_pair
@@ -12,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import hf_specgen
+from hf_specgen import SpecConfig
 from hf_specgen.benchmarking.ours import Ours
 from hf_specgen.cli import app
 from hf_specgen.tuning.file import NAME
@@ -30,7 +30,8 @@ def pair(tmp_path_factory):
 def run(pair, *arguments, draft=True):
     models = [pair / "target", *([pair / "draft"] if draft else [])]
     small = "--max-new-tokens", 6, "--repeats", 1, "--limit", 2, "--prompts", pair / "prompts.jsonl"
-    return CliRunner().invoke(app, ["tune", *map(str, (*models, *small, "--temperatures", "0", *arguments))])
+    asked = ["tune", *map(str, (*models, *small, "--temperatures", "0", *arguments))]
+    return CliRunner().invoke(app, asked, env={"COLUMNS": "40"})
 
 
 def test_it_writes_a_file_that_generate_takes_and_says_how(pair, tmp_path):
@@ -38,6 +39,7 @@ def test_it_writes_a_file_that_generate_takes_and_says_how(pair, tmp_path):
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("temperature 0  decode tokens per second") and "\x1b" not in result.stdout
+    assert "…" not in result.stdout, "no figure is cut off where 40 columns are too few"
     assert {"plain", "hybrid", "draft", "lookup"} <= {line.split()[0] for line in lines if line}
     assert any(line.startswith("→ hybrid: the default") for line in lines)
     assert lines[-2] == f"{tmp_path / 'out' / NAME} is written. In Python:"
@@ -72,6 +74,16 @@ def test_an_interruption_writes_nothing(pair, tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
 
 
+def test_a_full_disk(pair, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SpecConfig, "save_pretrained", full)
+    result = run(pair, "--out", tmp_path)
+    assert result.exit_code == 2 and result.stderr == "tune: [Errno 28] No space left on device\n"
+    assert "→ hybrid" in result.stdout and "is written" not in result.stdout  # what was found is not lost
+
+
 def test_models_that_cannot_decode(pair, tmp_path, monkeypatch):
     def broken(self, call):
         raise RuntimeError("no kernel")
@@ -95,6 +107,7 @@ def test_models_that_cannot_decode(pair, tmp_path, monkeypatch):
         (["--limit", "0"], "Invalid value for '--limit'"),
         (["--batch-sizes", "8-1"], "--batch-sizes '8-1': '8-1' goes down; write 1-8."),
         (["--out", "{}/prompts.jsonl"], "prompts.jsonl is a file: pass a folder"),
+        (["--out", "{}/prompts.jsonl/child"], "prompts.jsonl is no folder"),
         (["--device", "cuda:99"], "is not on this machine"),
         (["--dtype", "float7"], "dtype='float7' is none"),
         (["--draft-quantization", "nf5"], "'nf5' is no quantization known here"),
@@ -115,14 +128,6 @@ def test_missing_models(pair):
 
 
 def test_the_module_imports_neither_torch_nor_transformers():
-    """With a bare package in place of hf_specgen/__init__.py, whose own imports are not the command's."""
-    code = f"""
-import sys, types
-package = types.ModuleType("hf_specgen")
-package.__path__ = [{str(Path(hf_specgen.__file__).parent)!r}]
-sys.modules["hf_specgen"] = package
-from hf_specgen.cli import app
-assert not {{"torch", "transformers"}} & sys.modules.keys()
-"""
+    code = "import sys\nfrom hf_specgen.cli import tune\nassert not {'torch', 'transformers'} & sys.modules.keys()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

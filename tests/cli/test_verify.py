@@ -1,13 +1,14 @@
 """hf-specgen verify: what it prints and writes, and its exit codes."""
 
 import json
+import sys
 
 import pytest
 from bench_toys import save_pair
 from typer.testing import CliRunner
 
 from hf_specgen import Verdict
-from hf_specgen.cli import app
+from hf_specgen.cli import app, verify
 from hf_specgen.verifiers.greedy import GreedyVerifier
 from hf_specgen.verifying.certificate import Certificate
 
@@ -31,12 +32,13 @@ def second_best(self, proposal, scores, noise):
     return Verdict(proposal.counts * 0, scores[:, 0].topk(2).indices[:, 1])
 
 
-def test_lossless(pair, tmp_path):
+def test_lossless(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["anything", "verify", "a", "b c"])
     result = run(pair, "--out", tmp_path / "certificate.json")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("verdict   LOSSLESS\n") and "\x1b" not in result.stdout and result.stderr == ""
     told = json.loads((tmp_path / "certificate.json").read_text())
-    assert told["lossless"] and told["command"].startswith("hf-specgen")
+    assert told["lossless"] and told["command"] == "hf-specgen verify a 'b c'"
     assert [file.name for file in tmp_path.iterdir()] == ["certificate.json"]
 
 
@@ -102,6 +104,19 @@ def test_a_full_disk(pair, tmp_path, monkeypatch):
     result = run(pair, "--temperature", 0, "--out", tmp_path / "c.json")
     assert result.exit_code == 2 and result.stdout.startswith("verdict   LOSSLESS")  # what was found is not lost
     assert "No space left" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_what_cannot_be_printed_is_written(pair, tmp_path, monkeypatch):
+    """Whatever read stdout has gone, or it cannot hold the text."""
+    for number, error in enumerate((BrokenPipeError(32, "Broken pipe"), UnicodeError("no character"))):
+
+        def unprintable(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(verify, "_print", unprintable)
+        result = run(pair, "--temperature", 0, "--out", tmp_path / f"{number}.json")
+        assert result.exit_code == (141, 2)[number]
+        assert json.loads((tmp_path / f"{number}.json").read_text())["verdict"] == "LOSSLESS"
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,9 @@ def test_what_could_not_be_measured_is_none(target, draft):
 
 
 def test_shown_and_as_json(target, draft):
-    found = measured(target, draft, PROMPTS[:1], max_assistant_tokens=8)
+    told = []
+    found = measured(target, draft, PROMPTS[:1], max_assistant_tokens=8, listener=lambda *step: told.append(step))
+    assert told == [("measuring", 0, 1)]
     lines = str(found).splitlines()
     assert len(lines) <= 15 and "greedy" in lines[0] and found.verdict in lines[-1] and max(map(len, lines[:-1])) <= 80
     plain_values = json.loads(json.dumps(found.to_dict()))

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 from hf_specgen.quantization.awq_format import input_powers, pack, quantized
 from hf_specgen.quantization.int4_linear import Int4Linear, group_of
 from hf_specgen.quantization.rounding import restore, round_for_inputs, round_to_nearest
+from hf_specgen.quantization.steps import Steps
 
 
 def unpack(words: torch.Tensor) -> torch.Tensor:
@@ -92,7 +93,7 @@ def test_powers_are_the_mean_squares_of_the_inputs(tmp_path):
     layers = {"model.layers.0.mlp.gate_proj": model.model.layers[0].mlp.gate_proj}
     seen = []
     hook = layers["model.layers.0.mlp.gate_proj"].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    powers = input_powers(model, layers, torch.randint(2, 250, (3, 8)))
+    powers = input_powers(model, layers, torch.randint(2, 250, (3, 8)), Steps())
     hook.remove()
     torch.testing.assert_close(powers["model.layers.0.mlp.gate_proj"], sum(x.square().mean((0, 1)) for x in seen))
     assert not layers["model.layers.0.mlp.gate_proj"]._forward_pre_hooks

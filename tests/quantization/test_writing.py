@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from hf_specgen.pairing.loading import load_pair
 from hf_specgen.quantization import writing
+from hf_specgen.quantization.awq_format import save_awq
+from hf_specgen.quantization.steps import Steps
 from hf_specgen.quantization.writing import METHODS, NotLikeOriginalError, write_quantized
 
 PACKAGE = {"nf4": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
@@ -158,8 +160,18 @@ def test_names_are_resolved_first(tmp_path, monkeypatch):
 def test_a_model_without_linear_layers(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from hf_specgen.quantization.awq_format import save_awq
-
     model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64))
     with pytest.raises(ValueError, match=r"no Linear layers to quantize.*Conv1D"):
-        save_awq(model, tmp_path, None, torch.ones(1, 4, dtype=torch.long))
+        save_awq(model, tmp_path, None, torch.ones(1, 4, dtype=torch.long), Steps())
+
+
+def test_steps_are_told_as_they_begin(draft, tmp_path):
+    """For the bar: one of the rest, one a row of text, one a layer."""
+    told = []
+    model, steps = AutoModelForCausalLM.from_pretrained(draft), Steps(lambda *step: told.append(step), expected=3)
+    steps.begin("loading")
+    save_awq(model, tmp_path / "out", None, torch.ones(2, 4, dtype=torch.long), steps)
+    steps.begin("comparing")
+    layers = 2 * 7
+    assert [what for what, _, _ in told] == ["loading", *2 * ["calibrating"], *layers * ["quantizing"], "comparing"]
+    assert [done for _, done, _ in told] == [*range(layers + 4)] and told[-1][2] == layers + 4
