@@ -19,6 +19,7 @@ from . import (
     plan,
     quantize,
     recommend,
+    standard_streams,
     tune,
     verify,
 )
@@ -51,6 +52,10 @@ class Group(TyperGroup):
                     inside = error.ctx is not None and error.ctx.parent is not None
                     command, path = (error.ctx.info_name, f"{NAME} {error.ctx.info_name}") if inside else (NAME, NAME)
                     give_up(command, f"{error.format_message().rstrip('.')}. Try: {path} --help", exit_codes.FAILED)
+                except SystemExit as ended:
+                    if isinstance(ended.__context__, BrokenPipeError):  # click and rich end it with a code of theirs
+                        raise BrokenPipeError from None
+                    raise
         except typer.Exit as ended:
             code = ended.exit_code
         raise SystemExit(code or exit_codes.DONE)
@@ -90,4 +95,5 @@ for panel, commands in CONTENTS.items():
 
 
 def main() -> None:
+    standard_streams.prepare()
     app(prog_name=NAME)

@@ -11,12 +11,15 @@ import typer
 from . import options, provenance, terminal
 from .common import quiet
 from .errors import described, one_line
+from .exit_codes import FAILED
 
 if TYPE_CHECKING:
     from .conversation import Conversation
     from .writer import Writer
 
 NAME = "chat"
+STOPPED = "stopped"
+"""Why there is no more of an answer, after Ctrl-C."""
 COMMANDS = {"/exit": "leave", "/reset": "begin anew", "/stats": "figures of the chat so far"}
 
 
@@ -45,7 +48,7 @@ def command(
 
     A line is a turn, typed or piped. /exit (or Ctrl-D) leaves, /reset begins anew, /stats prints figures; Ctrl-C stops
     an answer, or leaves where none is being given. Without a chat template the text simply goes on. --json prints an
-    object per answer, each on a line of its own.
+    object per turn, each on a line of its own; where there is no answer, or not all of it, "stopped" says why.
     """
     from .conversation import Conversation
     from .writer import Writer, warnings_of_a_line
@@ -78,27 +81,38 @@ def command(
     from . import figures
 
     figures.report(chat.stats, stats, advice)
+    if chat.failed and not chat.stats.calls:
+        raise typer.Exit(FAILED)
 
 
 class Chat:
-    """The turns. `stats`: of all answers that were not stopped."""
+    """The turns.
+
+    Attributes:
+        stats: of all answers that came to their end.
+        failed: whether there was a turn without an answer, or with a part of one, that Ctrl-C has not stopped.
+    """
 
     def __init__(self, writer: Writer, conversation: Conversation, colours: bool, as_json: bool):
-        from ..session import SpecSession
         from ..stats import SpecStats
 
         self.writer, self.conversation, self.colours, self.as_json = writer, conversation, colours, as_json
-        self.session, self.stats = SpecSession(), SpecStats()
+        self.session, self.stats, self.failed = writer.new_session(), SpecStats(), False
 
     def run(self) -> None:
         """Until the input ends, or says so."""
-        while (line := _next_line()) is not None:
-            said = line.strip()
-            if said == "/exit":
+        while True:
+            try:
+                line = _next_line()
+            except UnicodeDecodeError as error:
+                self._stop("", f"The line is not UTF-8 text ({error}).")
+                continue
+            if line is None or (said := line.strip()) == "/exit":
                 return
             if said == "/reset":
                 self.conversation.reset()
-                self.session.reset()
+                if self.session is not None:
+                    self.session.reset()
             elif said == "/stats":
                 terminal.console(stderr=True).print(str(self.stats), markup=False)
             elif said in ("/help", "/?") or (said.startswith("/") and " " not in said):
@@ -110,9 +124,10 @@ class Chat:
         """An answer. One that cannot be given, or is stopped by Ctrl-C, does not end the chat."""
         from . import figures
         from .streaming import nowhere, on_stdout
+        from .writer import FullContext
 
         pieces: list[str] = []
-        answer, why = None, ""
+        answer = None
         try:
             with contextlib.nullcontext(nowhere) if self.as_json else on_stdout(self.colours) as show:
 
@@ -122,32 +137,55 @@ class Chat:
 
                 answer = self.writer.answer(self.conversation.ask(said), write, self.session)
         except KeyboardInterrupt:
-            why = "stopped"
-        except ValueError as error:  # a text that has become too long, say
-            why = f"{described(error)} (/reset begins anew)"
-        self.conversation.answered("".join(pieces))
-        if answer is not None:
-            self.stats.add(answer.stats)
-        if self.as_json and answer is not None:
+            why = STOPPED
+        except OSError:
+            raise  # of the output: nobody reads it, or the disk is full
+        except FullContext as error:
+            why = f"{error} (/reset begins anew)"
+        except Exception as error:  # whatever a model, a template or a lack of memory ends a turn with: not the chat
+            why = described(error)
+        text = "".join(pieces)
+        self.conversation.answered(text)
+        if answer is None:
+            self._stop(text, why)
+            return
+        self.stats.add(answer.stats)
+        if self.as_json:
             terminal.print_json(figures.to_dict(answer), indent=None)
-        if why:
-            typer.echo(f"{NAME}: {why}", err=True)
-        elif not self.as_json:
+        else:
             terminal.console(stderr=True).print(figures.line(answer), style="dim", markup=False)
+
+    def _stop(self, text: str, why: str) -> None:
+        """Say why there is no more than this of an answer; in JSON as well, where a program reads."""
+        why = " ".join(why.split())
+        self.failed |= why != STOPPED
+        if self.as_json:
+            terminal.print_json({"text": text, "stopped": why}, indent=None)
+        typer.echo(f"{NAME}: {why}", err=True)
 
 
 def _next_line() -> str | None:
-    """What was typed, with line editing on a terminal; None at the end of the input."""
-    if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
-    with contextlib.suppress(ImportError):  # not on every platform
-        import readline  # noqa: F401 (input() uses it)
+    """What was typed, with line editing where both ends are a terminal, or piped; None at the end of the input.
+
+    Raises:
+        UnicodeDecodeError: not UTF-8.
+    """
+    typed = sys.stdin.isatty()
     try:
-        return input("> ")
+        if typed and sys.stdout.isatty():
+            with contextlib.suppress(ImportError):  # not on every platform
+                import readline  # noqa: F401 (input() uses it)
+            return input("> ")
+        if typed:
+            typer.echo("> ", nl=False, err=True)  # stdout is what somebody else reads
+        if line := sys.stdin.buffer.readline():
+            return line.decode("utf-8").rstrip("\r\n")
     except EOFError:
-        typer.echo()
-        return None
+        pass
     except KeyboardInterrupt:
-        typer.echo()  # what is said of it gets a line of its own
+        if typed:
+            typer.echo(err=True)  # what is said of it gets a line of its own
         raise
+    if typed:
+        typer.echo(err=True)
+    return None

@@ -30,12 +30,14 @@ class Conversation:
     """What was said so far.
 
     Raises:
-        ValueError: a system prompt without a chat template.
+        ValueError: a system prompt without a chat template, or one that the template refuses.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, system: str | None):
         self.tokenizer = tokenizer
         self.opening = opening(tokenizer, system)
+        if tokenizer.chat_template:
+            encode(tokenizer, [*self.opening, user("?")])
         self.reset()
 
     def reset(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from . import options, provenance, terminal
+from . import options, terminal
 from .common import quiet
 from .errors import one_line
 from .exit_codes import NO
@@ -53,16 +53,16 @@ def command(
 
 def _show(answers: list[Answer], stats: SpecStats, same: bool, speedup: float) -> None:
     """The texts, coloured by where each token came from, and the figures."""
-    from rich.text import Text
+    from ..display import OriginTexts
 
     console = terminal.console()
-    console.print(Text("prompt  ") + provenance.legend(("draft", None)))
+    console.print(OriginTexts(tuple(answer.text for answer in answers)).legend())
     for answer in answers:
         console.rule(style="dim")
         console.print(answer.text)
         console.print(f"{answer.speedup:.2f}× plain, {'same ids' if answer.same_ids else 'DIFFERENT IDS'}", style="dim")
     console.rule(style="dim")
-    console.print(str(stats))
+    console.print(str(stats), markup=False)
     verdict = (
         "the same ids as plain decoding" if same else "OTHER IDS THAN PLAIN DECODING: this is a fault, please report it"
     )

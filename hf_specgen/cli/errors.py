@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
@@ -13,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from .exit_codes import FAILED, INTERRUPTED, NOBODY_READS
+from .standard_streams import let_go
 
 TRACEBACK = "HF_SPECGEN_TRACEBACK"
 """Environment variable: print the traceback of an error as well."""
@@ -46,27 +46,30 @@ def one_line(command: str, interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         give_up(command, interrupted, INTERRUPTED)
     except BrokenPipeError:
-        _let_go_of_stdout()
+        let_go(sys.stdout)
+        let_go(sys.stderr)  # perhaps of the same pipe
         raise typer.Exit(NOBODY_READS) from None  # nobody to tell
     except Exception as error:  # the last resort of a command: codes mean something, so no traceback may end with one
-        _let_go_of_stdout()
-        if os.environ.get(TRACEBACK):
-            traceback.print_exc()
+        let_go(sys.stdout)
         give_up(command, described(error), FAILED)
 
 
 def give_up(command: str, why: str, code: int) -> NoReturn:
-    typer.echo(f"{command}: {' '.join(why.split())}", err=True)
+    _say(f"{command}: {' '.join(why.split())}")
     raise typer.Exit(code) from None
 
 
 def described(error: Exception) -> str:
+    """For its one line; the traceback is printed here where it is asked for."""
+    if os.environ.get(TRACEBACK):
+        _say("".join(traceback.format_exception(error)).rstrip())
     if {kind.__name__ for kind in type(error).__mro__} & {*FORESEEN} and str(error):
         return str(error)
     return f"{type(error).__name__}: {error} ({TRACEBACK}=1 shows where)"
 
 
-def _let_go_of_stdout() -> None:
-    """What it still holds cannot be written: the interpreter would try once more as it ends, and say so."""
-    with contextlib.suppress(OSError):  # not a real file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _say(what: str) -> None:
+    try:
+        typer.echo(what, err=True)
+    except OSError:  # nobody can be told; the exit code still says it
+        let_go(sys.stderr)

@@ -77,11 +77,12 @@ def command(
         with terminal.spinner("loading"):
             writer.load()
         if as_json:
-            terminal.print_json(figures.to_dict(writer.answer(inputs)), indent=None)
-            return
-        with on_stdout(colours=show and provenance.begin(NAME)) as write:
-            answer = writer.answer(inputs, write)
-    terminal.console(stderr=True).print(figures.line(answer), style="dim", markup=False)
+            answer = writer.answer(inputs)
+            terminal.print_json(figures.to_dict(answer), indent=None)
+        else:
+            with on_stdout(colours=show and provenance.begin(NAME)) as write:
+                answer = writer.answer(inputs, write)
+            terminal.console(stderr=True).print(figures.line(answer), style="dim", markup=False)
     figures.report(answer.stats, stats, advice)
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import typer
 from rich.color import ColorSystem
 from rich.style import Style
-from rich.text import Text
 
 from ..display.origins import KNOWN, origin
+from ..display.text import legend_line
 from .terminal import console
-
-
-def legend(sources: Sequence[str | None] = (*KNOWN,)) -> Text:
-    return Text("  ").join(Text(origin(source).label, origin(source).terminal) for source in sources)
 
 
 def painted(piece: str, source: str | None) -> str:
@@ -25,8 +19,8 @@ def painted(piece: str, source: str | None) -> str:
 def begin(command: str) -> bool:
     """Print the legend, once, in front of coloured text. False where there are no colours, which it says."""
     on = console()
-    if on.color_system is None:
+    if on.color_system is None or on.no_color:
         typer.echo(f"{command}: --show needs a terminal with colours; --json lists each token's source.", err=True)
         return False
-    on.print(legend())
+    on.print(legend_line(KNOWN))
     return True

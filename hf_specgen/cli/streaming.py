@@ -74,6 +74,7 @@ def on_stdout(colours: bool) -> Iterator[Write]:
     finally:
         if begun:
             sys.stdout.write("\n")
+            sys.stdout.flush()  # before what is said of it on stderr
 
 
 def nowhere(piece: str, source: str | None) -> None:

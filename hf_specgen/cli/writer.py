@@ -16,7 +16,9 @@ import typer
 from ..api import SpecGenerationMixin
 from ..benchmarking.loading import Side, load
 from ..config import SpecConfig, take_settings
+from ..decoding.checks import cannot_be_kept
 from ..pairing.places import device_at
+from ..session import SpecSession
 from ..stats import SpecStats, collect_stats
 from .streaming import Stream, Write, nowhere
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from transformers import BatchEncoding
 
-    from ..session import SpecSession
+
+class FullContext(ValueError):
+    """A text is as long as the target's context, or longer."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,9 @@ class Writer:
             raise ValueError(f"--temperature {temperature}: pass a number from 0 (greedy) on.")
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"--top-p {top_p}: pass a share above 0 and up to 1.")
+        for name, given in (("--top-p", top_p), ("--top-k", top_k)):
+            if given is not None and not temperature:
+                raise ValueError(f"{name} {given} is of sampling: pass --temperature T above 0 with it, or drop it.")
         config = None if spec_config is None else SpecConfig.of(spec_config)
         speculation = {"num_assistant_tokens": k, "spec_strategy": strategy}
         if config is None:
@@ -110,6 +117,10 @@ class Writer:
         self.models = load(self.target, self.draft, self.tokenizer, self.device)
         self.generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
 
+    def new_session(self) -> SpecSession | None:
+        """For the turns of a conversation; None where the target's cache cannot be kept: each turn is read anew."""
+        return None if cannot_be_kept(self.models.target) else SpecSession()
+
     def answer(self, inputs: BatchEncoding, write: Write | None = None, session: SpecSession | None = None) -> Answer:
         """Decode, and `write` each piece of text as it comes. What the target cannot decode speculatively is decoded
         plainly, with a warning.
@@ -118,11 +129,11 @@ class Writer:
             inputs: `input_ids` and `attention_mask`, `[1, length]`.
 
         Raises:
-            ValueError: the prompt does not fit into the target's context.
+            FullContext: the prompt does not fit into the target's context.
         """
         columns = inputs["input_ids"].shape[1]
         if columns >= self.room:
-            raise ValueError(f"The text of {columns} tokens fills the target's {self.room} positions.")
+            raise FullContext(f"The text of {columns} tokens fills the target's {self.room} positions.")
         stream = Stream(self.tokenizer, write or nowhere)
         start = time.perf_counter()
         with collect_stats() as stats:

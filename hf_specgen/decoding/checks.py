@@ -281,13 +281,22 @@ def check_cache(model, config, cache: DynamicCache, prompt: Prompt) -> None:
                 layer.keys, layer.values = layer.keys[:, :, :-1], layer.values[:, :, :-1]
 
 
+def cannot_be_kept(model) -> str | None:
+    """Why no session can hold a cache of this target, or None."""
+    if model.config.is_encoder_decoder:
+        return "an encoder-decoder's text depends on its source"
+    if compat.keeps_state(model):
+        return "its states cannot go back to where two texts part"
+    return None
+
+
 def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, cache) -> None:
     """A session goes by tokens: whatever else a cache depends on has no place in it."""
     if session is None:
         return
     way = "Drop spec_session, or the other."
-    if model.config.is_encoder_decoder:
-        _refuse(f"spec_session with a {type(model).__name__}: an encoder-decoder's text depends on its source.", way)
+    if reason := cannot_be_kept(model):
+        _refuse(f"spec_session with a {type(model).__name__}: {reason}.", way)
     if cache is not None:
         _refuse("spec_session and a cache in one call.", way)
     extra = sorted(k for k, v in later_inputs(model, model_kwargs).items() if v is not None)
@@ -296,8 +305,6 @@ def check_session(session, model, config, model_kwargs: dict, prompt: Prompt, ca
         extra.append("inputs_embeds")
     if extra:
         _refuse(f"spec_session with {extra}: a session compares token ids, and these change what they mean.", way)
-    if compat.keeps_state(model):
-        _refuse(f"spec_session with a {type(model).__name__}: its states cannot go back to where two texts part.", way)
     if prompt.shifts is not None:
         _refuse("spec_session with position_ids of the caller's own.", way)
     if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):

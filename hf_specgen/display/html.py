@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["PRE", "bar", "block", "escape", "muted", "pre", "stack", "table", "verdict"]
+__all__ = ["bar", "block", "escape", "muted", "pre", "stack", "table", "verdict"]
 
 PRE = (
     "margin:0 0 0.75em 0;padding:0;background:transparent;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere;"
@@ -26,8 +26,9 @@ def muted(text: str) -> str:
     return f'<span style="opacity:0.7">{escape(text)}</span>'
 
 
-def pre(text: str) -> str:
-    return f'<pre style="{PRE}">{escape(text)}</pre>'
+def pre(content: str) -> str:
+    """Text with its own spaces and line ends. `content` is HTML."""
+    return f'<pre style="{PRE}">{content}</pre>'
 
 
 def verdict(text: str, colour: str, note: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from .origins import TARGET, legend, origin
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
     from transformers import PreTrainedTokenizerBase
 
     from ..decoding.output import SpecGenerateEncoderDecoderOutput, SpecGenerateOutput
@@ -56,7 +57,7 @@ class OriginText:
 
     def _body_html(self) -> str:
         spans = "".join(_span_html(text, source) for text, source in self.spans)
-        return f'<pre style="{html.PRE}">{html.escape(self.prompt)}{spans}</pre>'
+        return html.pre(html.escape(self.prompt) + spans)
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,20 @@ class OriginTexts(Sequence[OriginText]):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.rule import Rule
 
-        yield legend_line(self.counts())
+        yield self.legend()
         for row in self.rows:
             yield from (Rule(style="dim"), row.__rich__())
 
     def counts(self) -> dict[str | None, int]:
         """Tokens of all rows by their source."""
         return _counts([source for row in self.rows for _, source in row.pieces])
+
+    def legend(self) -> Text:
+        """For a terminal: the prompt's style, and each origin's, with how many tokens came from it."""
+        from rich.text import Text
+
+        counts = self.counts()
+        return Text("prompt  ") + legend_line(counts, counts)
 
     def _repr_html_(self) -> str:
         return html.block(_legend_html(self.counts()) + "".join(row._body_html() for row in self.rows))
@@ -110,7 +118,10 @@ def coloured(
     rows = []
     for index, ids in enumerate(out.sequences.tolist()):
         prompt, new = ids[:columns], ids[columns:]
-        sources = stats.rows[index].token_sources if stats.rows else [TARGET.source] * len(new)
+        if stats.rows:
+            sources = stats.rows[index].token_sources
+        else:  # decoded plainly, by transformers, which counts no rows
+            sources = [TARGET.source] * _length(new, tokenizer)
         texts = pieces_of(tokenizer, new[: len(sources)], prompt)
         whole = tokenizer.decode(
             ids[: columns + len(sources)], skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -119,12 +130,21 @@ def coloured(
     return OriginTexts(tuple(rows))
 
 
-def legend_line(counts: dict[str | None, int]):
-    """The origins as one line of rich text, each in its style."""
+def legend_line(sources: Iterable[str | None], counts: Mapping[str | None, int] | None = None) -> Text:
+    """The origins as one line of rich text, each in its style; `counts`: of tokens by source, to be told as well."""
     from rich.text import Text
 
-    entries = [(f"{one.label} ({counts[one.source]})", one.terminal) for one in legend(list(counts))]
-    return Text("  ").join([Text("prompt"), *(Text(*entry) for entry in entries)])
+    told = {one: "" if counts is None else f" ({counts[one.source]})" for one in legend(sources)}
+    return Text("  ").join(Text(one.label + count, one.terminal) for one, count in told.items())
+
+
+def _length(new: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many tokens of a row are its own: of the special ones at its end the first, which has ended it; what follows
+    is padding. (Padding that follows no end of text, but a stop string, counts as one token.)"""
+    special, length = {*tokenizer.all_special_ids}, len(new)
+    while length > 1 and {*new[length - 2 : length]} <= special:
+        length -= 1
+    return length
 
 
 def _counts(sources: Sequence[str | None]) -> dict[str | None, int]:

@@ -56,13 +56,18 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages) -> BatchE
     """`input_ids` and `attention_mask`, `[1, length]`. A text is a user's message where there is a chat template.
 
     Raises:
-        ValueError: messages without a chat template, or nothing to read.
+        ValueError: messages without a chat template, or that it refuses, or nothing to read.
     """
     if tokenizer.chat_template:
+        from jinja2 import TemplateError  # torch brings it along
+
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        try:
+            return tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+        except TemplateError as error:
+            raise ValueError(f"The tokenizer's chat template refuses these messages: {error}") from None
     if not isinstance(prompt, str):
         raise ValueError(f"The tokenizer has no chat template, and a prompt is a list of messages: {prompt!r:.80}.")
     return encode_text(tokenizer, prompt)

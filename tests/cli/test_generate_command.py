@@ -2,17 +2,21 @@
 
 import io
 import json
+import os
+import re
+import select
 import sys
 
 import pytest
 from bench_toys import save_pair
-from toys import plain
+from toys import plain, spec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_specgen.cli import app
-from hf_specgen.cli.provenance import painted
+from hf_specgen.cli.streaming import Stream
 from hf_specgen.cli.terminal import PipedConsole
+from hf_specgen.decoding.pieces import pieces_of
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] }} {{ m['content'] }} {% endfor %}"
 
@@ -49,6 +53,17 @@ def expected(folder, text, new=12):
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     new_ids = plain(model, input_ids=ids, max_new_tokens=new, do_sample=False)[0, ids.shape[1] :].tolist()
     return tokenizer.decode(new_ids, skip_special_tokens=True), new_ids
+
+
+def decoded(pair, new, k):
+    """(piece, source) of each token of what our `generate` says."""
+    models = (AutoModelForCausalLM.from_pretrained(pair / name) for name in ("target", "draft"))
+    tokenizer = AutoTokenizer.from_pretrained(pair / "target")
+    inputs = tokenizer("the cab", return_tensors="pt")
+    out = spec(*models, **inputs, max_new_tokens=new, num_assistant_tokens=k)
+    prompt = inputs["input_ids"][0].tolist()
+    pieces = pieces_of(tokenizer, out.sequences[0, len(prompt) :].tolist(), prompt)
+    return pieces, out.spec_stats.rows[0].token_sources
 
 
 @pytest.mark.parametrize("draft", [True, False])
@@ -103,21 +118,48 @@ def test_tokens_are_coloured_by_source_on_a_terminal(pair, monkeypatch):
     console = PipedConsole(color_system="standard", force_terminal=True, width=80, file=io.StringIO())
     monkeypatch.setattr("hf_specgen.cli.provenance.console", lambda: console)
     result = run(pair / "target", pair / "draft", "--max-new-tokens", 12, "-k", 3, "--show")
-    legend = console.file.getvalue()
-    assert "draft model" in legend and "text lookup" in legend and "target itself" in legend
-    answer = json.loads(run(pair / "target", pair / "draft", "--max-new-tokens", 12, "-k", 3, "--json").stdout)
-    assert result.stdout.count(painted("|", "draft").split("|")[0]) == answer["sources"].count("draft")
+    legend = "\x1b[32mdraft model\x1b[0m  \x1b[36mtext lookup\x1b[0m  \x1b[1;33mtarget itself\x1b[0m\n"
+    assert console.file.getvalue() == legend
+    texts, sources = decoded(pair, new=12, k=3)
+    wanted = [(text, "32" if source == "draft" else "1;33") for text, source in zip(texts, sources, strict=True) if text]
+    found = re.findall(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", result.stdout, re.DOTALL)
+    assert [(text, colour) for colour, text in found] == wanted and len({colour for colour, _ in found}) == 2
 
 
-def test_without_colours_show_says_so_and_the_text_is_plain(pair):
+@pytest.mark.parametrize("options", [{}, {"color_system": "standard", "force_terminal": True, "no_color": True}])
+def test_without_colours_show_says_so_and_the_text_is_plain(pair, monkeypatch, options):
+    monkeypatch.setattr("hf_specgen.cli.provenance.console", lambda: PipedConsole(file=io.StringIO(), **options))
     result = run(pair / "target", "--max-new-tokens", 4, "--show")
     assert result.exit_code == 0 and "\x1b" not in result.stdout
     assert result.stderr.startswith("generate: --show needs a terminal with colours")
 
 
-def test_statistics_and_advice_go_to_stderr(pair):
-    result = run(pair / "target", pair / "draft", "--max-new-tokens", 12, "-k", 3, "--stats", "--advice")
+def test_through_a_pipe_text_comes_as_it_is_decoded_and_all_of_it_before_the_figures(pair, monkeypatch):
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdout", os.fdopen(write, "w"))
+    monkeypatch.setattr(sys, "stderr", os.fdopen(os.dup(write), "w", buffering=1))
+    put, come = Stream.put_token, []
+
+    def noted(self, row, token, source):
+        put(self, row, token, source)
+        come.append(os.read(read, 4096).decode() if select.select([read], [], [], 0)[0] else "")
+
+    monkeypatch.setattr(Stream, "put_token", noted)
+    with pytest.raises(SystemExit) as ended:
+        options = "--max-new-tokens", "12", "-k", "3", "--prompt", "the cab"
+        app(["generate", str(pair / "target"), str(pair / "draft"), *options])
+    sys.stdout.close()
+    sys.stderr.close()
+    with os.fdopen(read) as rest:
+        assert ended.value.code == 0 and rest.read().startswith("\n12 tokens in ")
+    assert come == decoded(pair, new=12, k=3)[0]
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_statistics_and_advice_go_to_stderr(pair, as_json):
+    result = run(pair / "target", pair / "draft", "--max-new-tokens", 12, "-k", 3, "--stats", "--advice", *as_json)
     assert "tokens per forward" in result.stderr and "tokens per forward" not in result.stdout
+    assert len(result.stdout.splitlines()) == 1
 
 
 def test_what_cannot_be_speculated_is_decoded_plainly_and_told(pair, monkeypatch):
@@ -145,8 +187,6 @@ def test_a_text_longer_than_the_context_ends_there(pair):
 
 
 def test_an_interruption_leaves_the_text_so_far(pair, monkeypatch):
-    from hf_specgen.cli.streaming import Stream
-
     put = Stream.put_token
 
     def interrupted(self, row, token, source):
@@ -175,6 +215,8 @@ def test_an_interruption_leaves_the_text_so_far(pair, monkeypatch):
         (["--prompt", "a", "--raw", "--system", "b"], "which --raw leaves out"),
         (["--prompt", "a", "--temperature", "inf"], "--temperature inf: pass a number"),
         (["--prompt", "a", "--top-p", "0"], "--top-p 0.0: pass a share"),
+        (["--prompt", "a", "--top-p", "0.9"], "--top-p 0.9 is of sampling: pass --temperature T above 0"),
+        (["--prompt", "a", "--top-k", "0"], "--top-k 0 is of sampling: pass --temperature T above 0"),
         (["--prompt", "a", "--strategy", "greedy"], "choose one of rejection, block, coupled"),
         (["--prompt", "a", "--spec-config", "{}/gone"], "gone"),
         (["--prompt", "a", "--device", "cuda:99"], "is not on this machine"),

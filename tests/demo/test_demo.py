@@ -7,8 +7,11 @@ import torch
 from toys import plain, spec
 from typer.testing import CliRunner
 
-from hf_specgen.cli import app
+from hf_specgen import SpecStats
+from hf_specgen.cli import app, demo
 from hf_specgen.demo import PAIR, PROMPTS, load
+from hf_specgen.demo.run import Answer
+from hf_specgen.display import OriginText
 from hf_specgen.pairing import check_pair
 
 
@@ -83,3 +86,10 @@ def test_the_demo_command_shows_text_and_figures():
     assert result.exit_code == 0, result.output
     assert "the same ids as plain decoding" in result.stdout
     assert "tokens per forward" in result.stdout
+
+
+def test_what_statistics_say_is_shown_as_it_is(capsys):
+    answers = [Answer(OriginText("a", (("b", "draft"), ("c", None))), True, [2.0], [1.0])]
+    demo._show(answers, SpecStats(calls=1, fallback_reason="no [/way] back"), True, 2.0)
+    shown = capsys.readouterr().out
+    assert "no [/way] back" in shown and shown.startswith("prompt  draft model (1)  target itself (1)\n")

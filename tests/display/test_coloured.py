@@ -3,11 +3,13 @@
 import re
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
-from toys import tiny, toy_tokenizer
+from stream_toys import says
+from toys import batch_of, tiny, toy_tokenizer
 
 import hf_specgen
 from hf_specgen import demo
@@ -78,6 +80,33 @@ def test_a_plain_call_is_all_the_targets():
     options = {"spec_strategy": "rejection", "spec_source": "none", "max_new_tokens": 5}
     out = target.generate(torch.tensor([[5, 6, 7]]), **options, return_dict_in_generate=True)
     assert hf_specgen.coloured(out, tokenizer).counts() == {None: 5}
+
+
+def test_padding_behind_a_plainly_decoded_row_is_no_token_of_it():
+    target, answers = hf_specgen.enable(tiny(eos_token_id=0)), ([5, 6, 7], [8, 9, 10, 11, 12, 13])
+    options = {"spec_strategy": "rejection", "spec_source": "none", "max_new_tokens": 9}
+    says_so = {"prefix_allowed_tokens_fn": says(*answers), "return_dict_in_generate": True}
+    out = target.generate(**batch_of([[20, 21], [22, 23]]), **options, **says_so)
+    texts = hf_specgen.coloured(out, toy_tokenizer())
+    assert out.draft_mask.shape == (2, 7) and [row.counts() for row in texts] == [{None: 4}, {None: 7}]
+
+
+@pytest.mark.parametrize(
+    ("new", "own"),
+    [([5, 6, 7, 8], 4), ([5, 6, 7, 63], 4), ([5, 63, 63, 63], 2), ([5, 63, 0, 0], 2), ([63, 0, 0, 0], 1)],
+    ids=str,
+)
+def test_a_plainly_decoded_row_ends_with_its_end_of_text(new, own):
+    stats, mask = hf_specgen.SpecStats(), torch.zeros(1, 4, dtype=torch.bool)
+    out = SimpleNamespace(spec_stats=stats, draft_mask=mask, sequences=torch.tensor([[9, *new]]))
+    assert hf_specgen.coloured(out, toy_tokenizer()).counts() == {None: own}
+
+
+def test_the_legend_counts_and_each_origin_is_in_its_style():
+    text = OriginText("a", (("b", "lookup"), ("c", "echo"), ("d", None), ("e", None)))
+    legend = OriginTexts((text,)).legend()
+    assert legend.plain == "prompt  text lookup (1)  target itself (2)  echo (1)"
+    assert [str(span.style) for span in legend.spans] == [LOOKUP.terminal, TARGET.terminal, origin("echo").terminal]
 
 
 def test_a_tensor_is_refused_with_what_to_do():

@@ -95,3 +95,10 @@ def test_texts_and_messages_are_encoded():
     for prompt in ("ab", ASK):
         inputs = encode(tokenizer, prompt)
         assert inputs["input_ids"].tolist() == [wanted] and inputs["attention_mask"].tolist() == [[1] * len(wanted)]
+
+
+def test_messages_that_the_template_refuses():
+    tokenizer = toy_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('no system role') }}"
+    with pytest.raises(ValueError, match="chat template refuses these messages: no system role"):
+        encode(tokenizer, ASK)
