@@ -56,7 +56,8 @@ def _parts(told: dict[str, Any], run: BenchRun | None) -> list[str]:
         *((f"noise of plain decoding, {how}", _noise(noise)) for how, noise in greedy["noise"].items()),
         (
             "tokens below the best one",
-            f"{flips['ours']} of {flips['tokens']} (p-value {flips['p_value']:.2g} under plain decoding's own rate); "
+            "; ".join(f"{how} {counts['ours']} of {counts['tokens']}" for how, counts in flips["ways"].items())
+            + f" (p-value {flips['p_value']:.2g} under plain decoding's own rate); "
             f"from {flips['visible']:.1%} on it would be a fault",
         ),
         ("where", f"{told['target']['dtype']} on {machine['device']}, {machine['threads']} threads, {versions}"),

@@ -57,8 +57,8 @@ def limits(kind: str, certificate: dict[str, Any] | None, unknown: dict[str, lis
         tested = ["greedy text", *(f'"{law["strategy"]}"' for law in certificate["sampling"])]
         lengths = lengths_of(certificate["prompts"], certificate["settings"])
         lines.append(
-            f"- Verified were {', '.join(tested)}, on {certificate['prompts']['count']} {lengths}. Not verified: longer "
-            "texts (caches that grow, windows that fill), logits processors, stop strings, streams."
+            f"- Verified were {', '.join(tested)}, on {certificate['prompts']['count']} {lengths}. Of greedy "
+            "text, nothing longer (caches that grow, windows that fill), no logits processors, stop strings or streams."
         )
     for source, roles in unknown.items():
         if roles:

@@ -101,41 +101,36 @@ class Counts(NamedTuple):
     plain: int
     positions: int
 
+    @property
+    def p_value(self) -> float:
+        """Of so many of ours, or more, if ours were as frequent as plain's; given how many there are of both (Fisher's
+        exact test, one-sided)."""
+        both = self.ours + self.plain
+        ours = range(self.ours, min(both, self.tokens) + 1)
+        tables = sum(math.comb(self.tokens, x) * math.comb(self.positions, both - x) for x in ours)
+        return tables / math.comb(self.tokens + self.positions, both)
+
+    def visible(self, level: float) -> float:
+        """Share of our tokens that would have to be below the best one for a p-value below `level`; 1 where none is."""
+        counts = range(self.tokens + 1)
+        least = bisect.bisect_left(counts, True, key=lambda ours: self._replace(ours=ours).p_value < level)
+        return min(1.0, least / self.tokens) if self.tokens else 1.0
+
 
 @dataclass(frozen=True)
 class Flips:
     """Whether speculation takes other tokens than the best more often than rounding does.
 
     Attributes:
-        ways: counts of each way that texts were decoded in; no table of several ways is made, for one way may round
-            worse than another.
+        ways: counts by the way that texts were decoded in: one may round worse than another, and excuses nothing there.
     """
 
-    ways: tuple[Counts, ...]
-
-    @property
-    def ours(self) -> int:
-        return sum(counts.ours for counts in self.ways)
-
-    @property
-    def tokens(self) -> int:
-        return sum(counts.tokens for counts in self.ways)
+    ways: dict[str, Counts]
 
     @property
     def p_value(self) -> float:
-        """Of so many of ours, or more, if ours were as frequent as plain's; given how many there are of both in each
-        way (Fisher's exact test, one-sided; of several ways their sum, as in the exact Mantel-Haenszel test)."""
-        law = [1.0]
-        for way in self.ways:
-            both, everything = way.ours + way.plain, math.comb(way.tokens + way.positions, way.ours + way.plain)
-            of_ours = range(min(both, way.tokens) + 1)
-            table = [math.comb(way.tokens, x) * math.comb(way.positions, both - x) / everything for x in of_ours]
-            sums = [0.0] * (len(law) + len(table) - 1)
-            for i, a in enumerate(law):
-                for j, b in enumerate(table):
-                    sums[i + j] += a * b
-            law = sums
-        return min(1.0, sum(law[self.ours :]))
+        """The smallest, adjusted for their number (Bonferroni)."""
+        return min(1.0, len(self.ways) * min(counts.p_value for counts in self.ways.values()))
 
     @property
     def passed(self) -> bool:
@@ -143,25 +138,21 @@ class Flips:
 
     @property
     def visible(self) -> float:
-        """Share of our tokens that would have to be below the best one to be a fault; 1 where nothing would be."""
-
-        def seen(count: int) -> bool:
-            ours = (-(-count * way.tokens // self.tokens) for way in self.ways)
-            ways = (way._replace(ours=n) for way, n in zip(self.ways, ours, strict=True))
-            return not Flips(tuple(ways)).passed
-
-        return min(1.0, bisect.bisect_left(range(self.tokens + 1), True, key=seen) / self.tokens)
+        """Share of our tokens that would have to be below the best one to be a fault, in the way that shows the least;
+        1 where nothing would be."""
+        return max(counts.visible(LEVEL / len(self.ways)) for counts in self.ways.values())
 
     def __str__(self) -> str:
-        plain, positions = (sum(getattr(way, name) for way in self.ways) for name in ("plain", "positions"))
-        return (
-            f"{self.ours} of {self.tokens} tokens are below the best one; {plain} of {positions} are where plain "
-            f"decoding reads another way (p = {self.p_value:.2g})"
+        told = (
+            f"{how} {counts.ours} of {counts.tokens} tokens are below the best one, and {counts.plain} of "
+            f"{counts.positions} where plain decoding reads another way"
+            for how, counts in self.ways.items()
         )
+        return f"{'; '.join(told)} (p = {self.p_value:.2g})"
 
     def to_dict(self) -> dict:
-        told = {name: getattr(self, name) for name in ("ours", "tokens", "p_value", "passed", "visible")}
-        return told | {"level": LEVEL, "ways": [way._asdict() for way in self.ways]}
+        told = {name: getattr(self, name) for name in ("p_value", "passed", "visible")}
+        return told | {"level": LEVEL, "ways": {how: counts._asdict() for how, counts in self.ways.items()}}
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class GreedyTexts:
             self.noise[BATCH] = Noise(beside=self.noise[ALONE])
         self.plain: list[Reading] = []
         self.checks: list[TextCheck] = []
-        self.flips = Flips(())
+        self.flips = Flips({})
 
     @staticmethod
     def steps(prompts: int) -> int:
@@ -72,7 +72,7 @@ class GreedyTexts:
             judge(text, self.plain[text.prompt].taken, reading, self._noise(text).tolerance)
             for text, reading in zip(texts, readings, strict=True)
         ]
-        self.flips = Flips(tuple(self._counts(noise) for noise in self.noise.values()))
+        self.flips = Flips({how: self._counts(noise) for how, noise in self.noise.items()})
 
     def _speculated(self, call: Call, how: str, prompts: Sequence[int]) -> list[Text]:
         k = None if how == DEFAULT else self.k

@@ -97,13 +97,6 @@ class Verification:
             "samples": samples,
             "seed": seed,
             "greedy": MODES,
-            "sampling": {
-                "num_assistant_tokens": min(law.DRAFTED, num_assistant_tokens),
-                "num_assistant_tokens_schedule": "constant",
-                "spec_source": "draft",
-                "top_k": 0,
-                "top_p": 1.0,
-            },
         }
         self.device = device
         device_at(device, "device")
@@ -166,7 +159,7 @@ class Verification:
 
     def _laws(self, models: Models, greedy: GreedyTexts, steps: _Steps) -> list[law.Law]:
         temperature = self.settings["temperature"]
-        k = self.settings["sampling"]["num_assistant_tokens"]
+        k = min(law.DRAFTED, self.settings["num_assistant_tokens"])
         places = []
         for prompt, (ids, plain) in enumerate(zip(self.rows, greedy.plain, strict=True)):
             places.append(contexts.choose(models, prompt, ids, plain.taken, temperature, k))
