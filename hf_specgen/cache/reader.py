@@ -37,7 +37,8 @@ def read_prompt(
 ):
     """Read `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache.
 
-    `cache`: to go on from, with the position it ends at, `start` (a mask is then of all columns). `beside`: what the model gets beside the text.
+    `cache`: to go on from, with the position it ends at, `start`; a mask is then of all columns, read or not.
+    `beside`: what the model gets beside the text.
     """
     known = compat.forward_parameters(model)
     if cache is None:

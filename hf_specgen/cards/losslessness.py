@@ -49,8 +49,8 @@ def _parts(told: dict[str, Any], run: BenchRun | None) -> list[str]:
         ("verdict", f"**{told['verdict']}**: {MEANING[told['verdict']]}"),
         (
             "greedy",
-            f"{same} of {len(texts)} texts (of {told['prompts']['count']} {lengths_of(told['prompts'], settings)}; alone, "
-            "in one batch, and one by default settings) are plain's own; "
+            f"{same} of {len(texts)} texts (of {told['prompts']['count']} {lengths_of(told['prompts'], settings)}; "
+            "alone, in one batch, and one by default settings) are plain's own; "
             f"{greedy['accepted']} of {greedy['drafted']} drafted tokens accepted",
         ),
         *((f"noise of plain decoding, {how}", _noise(noise)) for how, noise in greedy["noise"].items()),

@@ -110,7 +110,9 @@ def not_compared(told: dict[str, Any] | None, pair: Pair) -> list[str]:
     """The roles whose weights cannot be said to be those that were measured, in a certificate or a manifest: one of the
     two has no weights' files (a model that was loaded already, a Hub id whose weights are not here)."""
     sides = zip(ROLES, pair, strict=True)
-    return [role for role, side in sides if told and not (CHECKPOINT in told[role] and CHECKPOINT in side.fingerprint())]
+    return [
+        role for role, side in sides if told and not (CHECKPOINT in told[role] and CHECKPOINT in side.fingerprint())
+    ]
 
 
 def _same(option: str, path: Path, role: str, told: dict[str, Any], own: dict[str, Any]) -> None:

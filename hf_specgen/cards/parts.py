@@ -47,7 +47,10 @@ THE_TARGET, THE_DRAFT = "TARGET", "DRAFT"
 def usage(target: str, draft: str, quantization: str | None = None) -> Section:
     """A snippet that runs where the two names are found."""
     loading = f'"{target}", "{draft}"' + (f', draft_quantization="{quantization}"' if quantization else "")
-    meanings = {THE_TARGET: "the target's id or folder", THE_DRAFT: "this repository's id, or a folder with a copy of it"}
+    meanings = {
+        THE_TARGET: "the target's id or folder",
+        THE_DRAFT: "this repository's id, or a folder with a copy of it",
+    }
     notes = [f"`{name}` is {meanings[name]}." for name in (target, draft) if name in meanings]
     notes.append("`pair.target.generate()` speculates, too, with every argument that it has without a draft.")
     return Section(

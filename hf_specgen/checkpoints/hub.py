@@ -89,7 +89,7 @@ def headers_of(name: str) -> dict[str, Tensor]:
 
 
 def cached_config(name: str, commit: str | None) -> Path | None:
-    """The config.json that a loaded model's `name_or_path` stands for, if it is on this machine. The Hub is not asked."""
+    """The config.json that a loaded model's `name_or_path` stands for, if it is on this machine. Nobody is asked."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.utils import HFValidationError
 

@@ -39,7 +39,9 @@ def _greedy(certificate: Certificate) -> str:
         )
         for text in certificate.texts
     ]
-    return "".join(f"<div>{html.escape(one)}</div>" for one in told) + html.table(rows, ("text", "verdict", "tokens", "parts at token", "gap"))
+    return "".join(f"<div>{html.escape(one)}</div>" for one in told) + html.table(
+        rows, ("text", "verdict", "tokens", "parts at token", "gap")
+    )
 
 
 def _sampled(certificate: Certificate) -> str:

@@ -42,6 +42,7 @@ class Noise:
         by_way: largest movement for each other way to read: "2 positions", …, "batch of 4, 6 positions".
         typical: root mean square over all of them.
         positions, flips: that were read another way; at which another token was the best one there.
+        leads: of plain's own texts, see `Reading.lead`.
     """
 
     beside: Noise | None = field(default=None, repr=False)
@@ -52,7 +53,6 @@ class Noise:
     positions: int = 0
     flips: int = 0
     leads: list[torch.Tensor] = field(default_factory=list, repr=False)
-    """Of each text that was read: how far the best token was ahead of the second, float32 `[tokens]`."""
 
     def add(self, way: str, plain: Reading, other: Reading, dtype: torch.dtype) -> None:
         """Take in another reading of the ids of `plain`."""
@@ -66,7 +66,6 @@ class Noise:
         self.count += len(moved)
         self.positions += len(plain.scores)
         self.flips += int((distances[1][:, 1:] > 0).any(1).sum())
-        self.leads.append(plain.scores[:, 1] - plain.scores[:, 2])
 
     @property
     def largest(self) -> float:
@@ -84,9 +83,8 @@ class Noise:
 
     @property
     def decided(self) -> float:
-        """Share of the positions at which no other token than the best one would pass."""
-        leads = torch.cat(self.leads)
-        return float((leads > self.tolerance).double().mean())
+        """Share of the positions of plain's texts at which no other token than the best one would pass."""
+        return float((torch.cat(self.leads) > self.tolerance).double().mean())
 
     def to_dict(self) -> dict:
         names = ("largest", "typical", "spacing", "tolerance", "decided", "positions", "flips", "by_way")

@@ -9,7 +9,7 @@ from .. import compat
 from ..benchmarking.calls import Call, Models
 from ..cache.widths import fast_width, slow_counts
 from ..errors import SpecUnsupportedError
-from .greedy import Counts, Flips, Noise, TextCheck, judge
+from .greedy import FAULT, Counts, Flips, Noise, TextCheck, judge
 from .reading import Reading, decode, follow, in_blocks
 from .texts import ALONE, BATCH, DEFAULT, MODES, Text, call_of, speculate
 
@@ -66,13 +66,14 @@ class GreedyTexts:
             )
         texts += self._speculated(self.calls[self.longest], DEFAULT, [self.longest])
         readings = self._readings(texts)
-        for noise in self.noise.values():
-            _require_decided(noise)
         self.checks = [
             judge(text, self.plain[text.prompt].taken, reading, self._noise(text).tolerance)
             for text, reading in zip(texts, readings, strict=True)
         ]
         self.flips = Flips({how: self._counts(noise) for how, noise in self.noise.items()})
+        if self.flips.passed and all(check.verdict != FAULT for check in self.checks):
+            for noise in self.noise.values():
+                _require_decided(noise)
 
     def _speculated(self, call: Call, how: str, prompts: Sequence[int]) -> list[Text]:
         k = None if how == DEFAULT else self.k
@@ -86,6 +87,8 @@ class GreedyTexts:
 
     def _readings(self, texts: list[Text]) -> list[Reading | None]:
         """Plain decoding's reading of each text that is not plain's own; the noise of all readings is counted."""
+        for noise in self.noise.values():
+            noise.leads = [text.lead for text in self.plain]
         most = max(text.most for text in texts)
         for prompt, text in enumerate(self.plain):
             self._read_alone(prompt, text, most)

@@ -38,6 +38,11 @@ class Reading:
         """Float32 `[tokens]`: how far the token taken is below the best one. 0 where it is the best."""
         return self.scores[:, 1] - self.scores[:, 0]
 
+    @property
+    def lead(self) -> torch.Tensor:
+        """Float32 `[tokens]`: how far the best one is ahead of the second."""
+        return self.scores[:, 1] - self.scores[:, 2]
+
 
 def decode(models: Models, call: Call) -> Reading:
     """Plain decoding of a call with one row: its text, and the scores it was taken by."""

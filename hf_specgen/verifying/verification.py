@@ -143,7 +143,11 @@ class Verification:
             laws,
             target=_told(self.target, target),
             draft=_told(self.draft, draft),
-            machine={"versions": versions(*packages), "device": device_name(device), "threads": torch.get_num_threads()},
+            machine={
+                "versions": versions(*packages),
+                "device": device_name(device),
+                "threads": torch.get_num_threads(),
+            },
             settings=self.settings,
             prompts=self.prompts,
             seconds=round(time.monotonic() - start, 1),

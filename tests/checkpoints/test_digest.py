@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import torch
 from safetensors.torch import load_file, save_file
 from toys import tiny
 
@@ -41,7 +40,7 @@ def test_a_folder_without_weights_has_none(tmp_path):
 
 
 def test_the_first_and_the_last_bytes_count(tmp_path):
-    content = bytearray(torch.arange(PIECES * BYTES * 3) % 251)
+    content = bytes(range(251)) * (PIECES * BYTES // 100)
     digests = set()
     for at in (None, 0, len(content) - 1):
         changed = bytearray(content)

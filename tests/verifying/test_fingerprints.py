@@ -31,7 +31,8 @@ class Wrapped(torch.Tensor):
 
 def wrapped(scale: float):
     model = tiny()
-    weight = Wrapped(torch.arange(64 * 32, dtype=torch.int8).reshape(64, 32), torch.full((64, 1), scale))
+    packed = (torch.arange(64 * 32) % 100).to(torch.int8).reshape(64, 32)
+    weight = Wrapped(packed, torch.full((64, 1), scale))
     model.lm_head.weight = torch.nn.Parameter(weight, requires_grad=False)
     return model
 

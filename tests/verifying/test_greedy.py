@@ -70,12 +70,14 @@ def test_a_noisy_way_loosens_the_judgement_of_its_own_texts_only():
 
 
 def test_how_many_positions_are_decided():
-    found = noise(0.3)
-    assert found.decided == 1.0, "the best one is ahead by 1, and 0.6 is tolerated"
-    ahead = Reading(torch.tensor([[0, 0, 1]] * 2), torch.tensor([[9.0, 9.0, 8.5]] * 2))
-    found.add("2 positions", ahead, ahead, torch.float32)
-    assert found.decided == 0.5
-    assert noise(0.6).decided == 0.0
+    """Here the best token is 1 ahead of the second, there 0.5."""
+    leads = [reading(0.0, 0.0).lead, reading(0.0, 0.0).lead / 2]
+    shares = []
+    for moved in (0.2, 0.3, 0.6):
+        found = noise(moved)
+        found.leads = leads
+        shares.append(found.decided)
+    assert shares == [1.0, 0.5, 0.0]
 
 
 # -- by number ---------------------------------------------------------------------------------------------------------

@@ -124,14 +124,14 @@ def test_equal_scores_of_which_another_one_is_taken_are_ties(monkeypatch):
 
 
 def test_where_rounding_hides_the_best_token_nothing_is_verified():
-    with pytest.raises(SpecUnsupportedError, match="at only 0% of the positions .* --dtype float32"):
+    with pytest.raises(SpecUnsupportedError, match=r"at only 0% of the positions .*\(--dtype float32\)"):
         hf_specgen.verify(*ties(0), toy_tokenizer(), **OPTIONS)
 
 
 def test_a_lenient_rule_is_a_fault_by_the_number_of_its_ties(monkeypatch):
     """Each of its tokens could be rounding."""
     monkeypatch.setattr(GreedyVerifier, "accept", lenient)
-    found = greedy("close", torch.bfloat16, limit=3, max_new_tokens=64)
+    found = greedy("close", torch.bfloat16, limit=3, max_new_tokens=96)
     assert found.verdict == FAULTY and {text.verdict for text in found.texts} <= {"same", "tie"}, str(found)
     assert found.faults[0].startswith("greedy: alone ") and "below the best one" in found.faults[0]
     again = verdict_of((text.verdict for text in found.texts), [found.flips.passed])
@@ -205,8 +205,7 @@ def test_a_text_that_ends_wrongly_is_a_fault(kind, monkeypatch):
     text = decode(own, call_of(own, [toy_tokenizer()(PROMPTS[0])["input_ids"]], 16)).taken
     at = next(i for i in range(4, 16) if text[i] not in text[:i])
     monkeypatch.setattr(target.generation_config, "eos_token_id", text[at])
-    (right,) = greedy("close", prompts=PROMPTS[:1]).texts
-    assert (right.verdict, right.tokens) == ("same", at + 1)
+    assert {(text.verdict, text.tokens) for text in greedy("close", prompts=PROMPTS[:1]).texts} == {("same", at + 1)}
     monkeypatch.setattr(Stops, "end", wrong)
     found = greedy("close", prompts=PROMPTS[:1])
     assert found.verdict == FAULTY

@@ -120,8 +120,8 @@ def lenient(self, proposal, scores, noise_):
     return GREEDY(self, proposal, torch.where(close, lowered, scores), noise_)
 
 
-LENIENCY = 0.1
-"""Logits. Less than twice the noise of the pair in bfloat16."""
+LENIENCY = 0.03
+"""Logits: once the noise of the pair in bfloat16, and so within twice of it by any reading."""
 WRONG_TEXTS = {
     "one token too many is accepted": one_too_many,
     "the next token is of the slot before": next_of_the_slot_before,
