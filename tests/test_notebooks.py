@@ -3,6 +3,7 @@
 `make notebooks` runs all but the real pair's anew; here nothing is run.
 """
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -65,3 +66,22 @@ def test_ids_are_plain_decodings_own_wherever_they_were_compared():
         shown = json.dumps(outputs_of(path))
         assert "OTHER IDS" not in shown and "ids: False" not in shown and "batch: False" not in shown
         assert "FAULT" not in shown
+
+
+def test_the_measured_table_is_that_of_the_documentation():
+    """quantized_drafts plots it; the figures are written down in docs/pairs.md."""
+    cells = code_of(json.loads((NOTEBOOKS[0].parent / "quantized_drafts.ipynb").read_text(encoding="utf-8")))
+    (source,) = ("".join(cell["source"]) for cell in cells if "MEASURED = {" in "".join(cell["source"]))
+    told = ast.literal_eval(source[source.index("{") : source.index("}") + 1])
+    rows = re.findall(
+        r"^\| ([^|]+?) \| (\d+) MB \| (\d+) ms \| [^|]+ \| ([\d.]+)×, ([\d.]+)× \|",
+        (NOTEBOOKS[0].parents[1] / "docs" / "pairs.md").read_text(encoding="utf-8"),
+        re.M,
+    )
+    measured = {name: tuple(map(float, figures)) for name, *figures in rows}
+    assert len(told) > 3 and told == {name: measured[name] for name in told}
+
+
+def test_a_difference_in_the_real_pair_is_not_explained_before_it_is_verified():
+    cells = code_of(json.loads((NOTEBOOKS[0].parent / "real_pair.ipynb").read_text(encoding="utf-8")))
+    assert "near tie" not in "".join("".join(cell["source"]) for cell in cells)

@@ -18,7 +18,7 @@ from .names import entrants, installed_peers
 from .record import Record
 from .runner import Listener, Runner
 from .settings import Settings
-from .store import ARGUMENTS, COMMANDS, Store
+from .store import ARGUMENTS, COMMANDS, LOADED_DTYPE, Store
 from .tasks import Tasks, chosen, own_tasks, read_tasks
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ class Bench:
         if not self.missing():
             return self.records
         models = load(self.target, self.draft, self.tokenizer, self.device)
+        for role, model in (("target", models.target), ("draft", models.draft)):
+            if model is not None:
+                self.store.manifest[role][LOADED_DTYPE] = str(model.dtype).removeprefix("torch.")
         self.store.open()
         try:
             Runner(models, self.entrants, self.settings, self.store, listener).run(self.groups)

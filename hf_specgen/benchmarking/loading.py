@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import compat
+from ..api import disable
 from ..checkpoints.config import CONTEXTS, read_config, text_facts
-from ..checkpoints.hub import folder_of
+from ..checkpoints.digest import digest_of, weight_files
+from ..checkpoints.hub import cached_config, folder_of
 from ..pairing.arguments import checked_dtype
 from ..pairing.loading import load_pair
 from ..pairing.origin import Origin
@@ -20,6 +22,10 @@ from .machine import default_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+CHECKPOINT = "checkpoint"
+"""Of a `Side.fingerprint`: which weights."""
 
 
 class Side:
@@ -43,19 +49,26 @@ class Side:
         return self.origin.model is None
 
     def fingerprint(self) -> dict[str, Any]:
-        """For the manifest. Not the path, which says nothing on another machine."""
+        """For the manifest: name, hashes, what was asked for. Not the path, which says nothing on another machine.
+
+        `checkpoint`, a hash of pieces of the weights' files, is there only where they are, and for no loaded model,
+        whose weights may be others by now.
+        """
+        files: list[Path] = []
         if not self.named:
-            config, name = self.given.config.to_json_string().encode(), self.given.config.name_or_path
+            own = self.given.config
+            name, file = own.name_or_path, cached_config(own.name_or_path, getattr(own, "_commit_hash", None))
+            config = own.to_json_string().encode() if file is None else file.read_bytes()
+        elif (gguf := self.origin.gguf) is not None:  # says itself what it is
+            name, config, files = self.given, f"{gguf.name}, {gguf.stat().st_size} bytes".encode(), [gguf]
         else:
-            path, name = Path(os.path.expanduser(self.given)), os.fspath(self.given)
-            if (file := self.origin.gguf) is not None:  # says itself what it is
-                config = f"{file.name}, {file.stat().st_size} bytes".encode()
-            else:
-                config = (folder_of(self.given) / "config.json").read_bytes()
-            if path.exists():
-                name = path.resolve().name
+            name, folder = self.given, folder_of(self.given)
+            config, files = (folder / "config.json").read_bytes(), weight_files(folder)
+        path = Path(os.path.expanduser(name))
+        name = path.resolve().name if name and path.exists() else os.fspath(name)
         told = {"name": name, "config": hashlib.sha256(config).hexdigest()[:16], "dtype": self.dtype}
-        return told | ({"quantization": str(self.quantization)} if self.quantization else {})
+        told |= {"quantization": str(self.quantization)} if self.quantization else {}
+        return told | ({CHECKPOINT: digest_of(files)} if files else {})
 
     def context_length(self) -> float:
         """Positions that the config promises; infinite where it names none."""
@@ -77,7 +90,8 @@ class Side:
 
 
 def load(target: Side, draft: Side | None, tokenizer: PreTrainedTokenizerBase, device: str | None) -> Models:
-    """Load what was not a model yet: on `device`, or where `load_pair` puts it.
+    """Load what was not a model yet: on `device`, or where `load_pair` puts it. A target that was given stays enabled
+    or not, as it was.
 
     Raises:
         ValueError, OSError, ImportError: see `load_pair`.
@@ -91,6 +105,7 @@ def load(target: Side, draft: Side | None, tokenizer: PreTrainedTokenizerBase, d
         return Models(model, None, tokenizer)
     if not target.named and not draft.named:
         return Models(target.given, draft.given, tokenizer)
+    enabled = None if target.named else vars(target.given).get("generate")
     pair = load_pair(
         target.given,
         draft.given,
@@ -99,4 +114,8 @@ def load(target: Side, draft: Side | None, tokenizer: PreTrainedTokenizerBase, d
         **({} if home is None or not target.named else {"device_map": {"": home}}),
         **({} if home is None or not draft.named else {"draft_device": home}),
     )
+    if enabled is not None:
+        pair.target.generate = enabled
+    elif not target.named:
+        disable(pair.target)
     return Models(pair.target, pair.draft, tokenizer, pair.assistant_tokenizer)

@@ -14,6 +14,8 @@ from .record import Cell, Record
 MANIFEST, RECORDS = "manifest.json", "records.jsonl"
 ARGUMENTS, COMMANDS = "arguments", "commands"
 """The parts of a manifest that may change from run to run: what was asked for last, and the commands that asked."""
+LOADED_DTYPE = "loaded dtype"
+"""Of each model in it: what "auto" came to."""
 
 
 class Store:

@@ -37,7 +37,8 @@ def read_prompt(
 ):
     """Read `[rows, columns]` left-padded ids (mask None: no padding) -> last logits, cache.
 
-    `cache`: to go on from, with the position it ends at, `start`. `beside`: what the model gets beside the text.
+    `cache`: to go on from, with the position it ends at, `start`; a mask is then of all columns, read or not.
+    `beside`: what the model gets beside the text.
     """
     known = compat.forward_parameters(model)
     if cache is None:
@@ -47,7 +48,7 @@ def read_prompt(
         inputs["attention_mask"] = mask
     if compat.takes_positions(model):
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
-        inputs["position_ids"] = positions if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
+        inputs["position_ids"] = positions if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     if compat.prepares_inputs(model):
         ids = inputs.pop(ids_name(model))
         first = not start

@@ -13,8 +13,19 @@ from ..pairing import check_pair
 from .commands import elsewhere
 from .licences import Licence, licence_of, stated
 from .losslessness import losslessness
-from .measured import BenchRun, Pair, read_bench, read_certificate
-from .parts import QUANTIZATION, TAGS, Section, rendered, section_of, usage
+from .measured import BenchRun, Pair, not_compared, read_bench, read_certificate
+from .parts import (
+    DRAFTS_PART,
+    NEAR_TIES,
+    QUANTIZATION,
+    TAGS,
+    THE_DRAFT,
+    THE_TARGET,
+    Section,
+    rendered,
+    section_of,
+    usage,
+)
 from .sections import intended, licences, limits, vocabulary
 from .speed import results, speed
 
@@ -24,9 +35,9 @@ if TYPE_CHECKING:
 PAIR, DRAFT, CUSTOM_GENERATE = KINDS = ("pair", "draft", "custom-generate")
 SUMMARIES = {
     PAIR: "A target and a draft for lossless speculative decoding with hf-specgen: the draft proposes tokens, the "
-    "target checks a block of them in one forward, and an acceptance rule keeps the target's text and sampling law.",
-    DRAFT: "A quantized draft for lossless speculative decoding with hf-specgen. A draft changes how fast a target's "
-    "text comes, never the text.",
+    "target checks a block of them in one forward, and an acceptance rule keeps the target's text and sampling law "
+    f"({NEAR_TIES}).",
+    DRAFT: f"A quantized draft for lossless speculative decoding with hf-specgen. {DRAFTS_PART}",
     CUSTOM_GENERATE: "A `custom_generate` repository: code that `generate()` runs, and no weights.",
 }
 
@@ -51,7 +62,7 @@ class Wanted:
         notes: a Markdown file of the maker's own, put first: where the weights come from.
         draft_quantization: as in `load_pair`, where the draft was measured so.
         target_licence, draft_licence: where the files do not state them, as the Hub writes them.
-        base_models: ids on the Hub, for the metadata; empty: those of `target` and `draft` that are ids.
+        base_models: ids on the Hub: of a quantized draft, what it was made from; of a pair, its two models.
     """
 
     target: str
@@ -89,7 +100,8 @@ def make(wanted: Wanted) -> Card:
         for folder, said in zip(folders, (wanted.target_licence, wanted.draft_licence), strict=True)
     ]
     sections = [*_of_kind(kind, wanted, folders[1]), *_measured(wanted, pair, run, certificate)]
-    sections += [intended(kind), limits(kind, certificate), licences(*stated_licences, kind)]
+    unknown = {"--bench": not_compared(run and run.manifest, pair), "--certificate": not_compared(certificate, pair)}
+    sections += [intended(kind), limits(kind, certificate, unknown), licences(*stated_licences, kind)]
     metadata = _metadata(kind, wanted, folders, stated_licences, results(run))
     text = rendered(metadata, _title(wanted, kind), SUMMARIES[kind], sections)
     return Card(text, metadata.to_dict(), certificate is not None and not certificate["lossless"])
@@ -109,6 +121,9 @@ def _of_kind(kind: str, wanted: Wanted, draft: Path) -> list[Section]:
     names = [elsewhere(name) for name in (wanted.target, wanted.draft)]
     if kind == PAIR and len(wanted.base_models) == len(names):
         names = list(wanted.base_models)
+    if kind == DRAFT:
+        stand_ins = zip((wanted.target, wanted.draft), (THE_TARGET, THE_DRAFT), strict=True)
+        names = [stand_in if Path(name).expanduser().exists() else name for name, stand_in in stand_ins]
     found.append(usage(*names, wanted.draft_quantization))
     card = draft / "README.md"
     if kind == DRAFT and card.is_file():
@@ -127,7 +142,7 @@ def _measured(wanted: Wanted, pair: Pair, run: BenchRun | None, certificate: dic
         draft_quantization=wanted.draft_quantization,
     )
     names = [_name(side) for side in (wanted.target, wanted.draft)]
-    return [vocabulary(report, *names), speed(run), losslessness(certificate)]
+    return [vocabulary(report, *names), speed(run), losslessness(certificate, run)]
 
 
 def _metadata(kind: str, wanted: Wanted, folders: list[Path], found: list[Licence], measured: list[EvalResult]) -> Any:
@@ -135,20 +150,28 @@ def _metadata(kind: str, wanted: Wanted, folders: list[Path], found: list[Licenc
 
     told = {"library_name": "transformers", "pipeline_tag": "text-generation", "license": _licence(kind, found)}
     tags = [*TAGS, *{PAIR: (), DRAFT: ("draft", "quantized"), CUSTOM_GENERATE: ("custom_generate",)}[kind]]
-    base = list(wanted.base_models) or [
-        name for name, folder in zip((wanted.target, wanted.draft), folders, strict=True) if not Path(name).exists()
-    ]
-    if kind == DRAFT:
-        base = list(wanted.base_models) or [name for name in [stated(folders[1], "base_model")] if name]
-        told["base_model_relation"] = "quantized" if base else None
-    if kind != CUSTOM_GENERATE and base:
-        told["base_model"] = base[0] if len(base) == 1 else base
+    if kind == DRAFT and (base := _base_of(wanted, folders[1])):  # a pair's two would be read as those of a merge
+        told |= {"base_model": base, "base_model_relation": "quantized"}
     return ModelCardData(
         tags=tags,
         model_name=_title(wanted, kind) if measured else None,
         eval_results=measured or None,
         **{name: value for name, value in told.items() if value},
     )
+
+
+def _base_of(wanted: Wanted, draft: Path) -> str | None:
+    """The id on the Hub of what a draft was made from.
+
+    Raises:
+        ValueError: several were named.
+    """
+    if len(wanted.base_models) > 1:
+        raise ValueError(f"A draft is made from one model, not from {', '.join(wanted.base_models)}: pass one.")
+    if wanted.base_models:
+        return wanted.base_models[0]
+    told = stated(draft, "base_model") or ""
+    return told if "/" in told else None  # the name of a folder is none
 
 
 def _licence(kind: str, found: list[Licence]) -> str | None:

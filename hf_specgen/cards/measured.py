@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..benchmarking.loading import Side
+from ..benchmarking.loading import CHECKPOINT, Side
 from ..benchmarking.record import Record
 from ..benchmarking.store import COMMANDS, read_manifest, read_records
+from ..benchmarking.summary import Parting, summarize
 from ..quantization import Backend
-from ..verifying.certificate import FAULTY, FORMAT, LOSSLESS, ROUNDING
+from ..verifying.certificate import FAULTY, FORMAT, LOSSLESS, ROUNDING, verdict_of
 
 ROLES = ("target", "draft")
+OURS = ("ours", "draft", "lookup")
+"""Contenders that are this package, by family: the others are what they are compared with."""
 
 
 class Pair(NamedTuple):
@@ -25,6 +28,12 @@ class Pair(NamedTuple):
 class BenchRun(NamedTuple):
     manifest: dict[str, Any]
     records: list[Record]
+
+    @property
+    def partings(self) -> list[Parting]:
+        """Where our greedy texts left plain's."""
+        ours = (summary for summary in summarize(self.records) if summary.contender.family in OURS)
+        return list(dict.fromkeys(part for summary in ours for part in summary.partings))
 
 
 def read_bench(folder: Path, pair: Pair) -> BenchRun:
@@ -70,8 +79,7 @@ def read_certificate(file: Path, pair: Pair) -> dict[str, Any]:
     for name, kind in _PARTS.items():
         if not isinstance(told.get(name), kind):
             raise ValueError(f"{file} is no whole certificate: {name!r} is {told.get(name)!r:.40}.")
-    if (told["verdict"] == FAULTY) != bool(told["faults"]):
-        raise ValueError(f"{file} says {told['verdict']} and lists {len(told['faults'])} faults: it was changed.")
+    _check_verdict(file, told)
     for role, side in zip(ROLES, pair, strict=True):
         _same("--certificate", file, role, told[role], side.fingerprint())
         _same_quantization(file, role, told[role].get("quantization"), side)
@@ -80,7 +88,31 @@ def read_certificate(file: Path, pair: Pair) -> dict[str, Any]:
 
 _VERDICTS = (LOSSLESS, ROUNDING, FAULTY)
 _PARTS = {"target": dict, "draft": dict, "machine": dict, "greedy": dict, "sampling": list, "settings": dict}
-_PARTS |= {"prompts": dict, "faults": list, "date": str, "seconds": (int, float)}
+_PARTS |= {"prompts": dict, "faults": list, "date": str, "seconds": (int, float), "lossless": bool}
+
+
+def _check_verdict(file: Path, told: dict[str, Any]) -> None:
+    """What it says must follow from what it holds."""
+    try:
+        tests = [told["greedy"]["flips"]["passed"], *(law["passed"] for law in told["sampling"])]
+        found = verdict_of((text["verdict"] for text in told["greedy"]["texts"]), tests)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no whole certificate ({error!r}): make it again.") from None
+    said = told["verdict"], told["lossless"], bool(told["faults"])
+    if said != (found, found != FAULTY, found == FAULTY):
+        raise ValueError(
+            f"{file} says {told['verdict']} (lossless: {told['lossless']}) and lists {len(told['faults'])} faults, but "
+            f"its tests come to {found}: it was changed."
+        )
+
+
+def not_compared(told: dict[str, Any] | None, pair: Pair) -> list[str]:
+    """The roles whose weights cannot be said to be those that were measured, in a certificate or a manifest: one of the
+    two has no weights' files (a model that was loaded already, a Hub id whose weights are not here)."""
+    sides = zip(ROLES, pair, strict=True)
+    return [
+        role for role, side in sides if told and not (CHECKPOINT in told[role] and CHECKPOINT in side.fingerprint())
+    ]
 
 
 def _same(option: str, path: Path, role: str, told: dict[str, Any], own: dict[str, Any]) -> None:
@@ -88,6 +120,11 @@ def _same(option: str, path: Path, role: str, told: dict[str, Any], own: dict[st
         raise ValueError(
             f"{option} {path} is of another {role}, {told.get('name') or 'without a name'!r}, whose config.json is not "
             f"that of {own['name']!r}: pass what was measured with this pair."
+        )
+    if CHECKPOINT in own and told.get(CHECKPOINT, own[CHECKPOINT]) != own[CHECKPOINT]:
+        raise ValueError(
+            f"{option} {path} is of another {role} with the same config.json: its weights are not those of "
+            f"{own['name']!r}. Pass what was measured with this pair."
         )
 
 

@@ -12,6 +12,10 @@ TAGS = ("speculative-decoding", "assisted-generation")
 QUANTIZATION = "Quantization"
 """Heading of the section that `hf-specgen quantize` writes and `hf-specgen card` takes over."""
 
+NEAR_TIES = "below float32: but for near ties"
+"""What every promise of the same text is qualified by."""
+DRAFTS_PART = f"A draft changes how fast a target's text comes, not what it says ({NEAR_TIES})."
+
 QUANTIZED_LIMITS = (
     "Quantized weights do not survive `state_dict()` after a forward on a CPU, a move to another device, or a cast: "
     "load the draft where it is to run."
@@ -36,12 +40,22 @@ def section_of(card: str, heading: str) -> Section | None:
     return Section(heading, rest.split("\n## ")[0].strip()) if found else None
 
 
+THE_TARGET, THE_DRAFT = "TARGET", "DRAFT"
+"""In a draft's snippet, for what its reader has under other names."""
+
+
 def usage(target: str, draft: str, quantization: str | None = None) -> Section:
     """A snippet that runs where the two names are found."""
     loading = f'"{target}", "{draft}"' + (f', draft_quantization="{quantization}"' if quantization else "")
+    meanings = {
+        THE_TARGET: "the target's id or folder",
+        THE_DRAFT: "this repository's id, or a folder with a copy of it",
+    }
+    notes = [f"`{name}` is {meanings[name]}." for name in (target, draft) if name in meanings]
+    notes.append("`pair.target.generate()` speculates, too, with every argument that it has without a draft.")
     return Section(
         "How to use",
-        f"""`pip install hf-specgen`, then
+        f"""With hf-specgen installed (`pip install .` in a clone of it):
 
 ```python
 import hf_specgen
@@ -53,7 +67,7 @@ print(pair.tokenizer.decode(out.sequences[0], skip_special_tokens=True))
 print(out.spec_stats)
 ```
 
-`pair.target.generate()` speculates, too, with every argument that it has without a draft.""",
+{" ".join(notes)}""",
     )
 
 

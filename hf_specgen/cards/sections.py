@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..verifying.certificate import lengths_of
 from .parts import QUANTIZED_LIMITS, Section
 
 if TYPE_CHECKING:
@@ -49,11 +50,22 @@ def intended(kind: str) -> Section:
     return Section("Intended use", USE[kind])
 
 
-def limits(kind: str, certificate: dict[str, Any] | None) -> Section:
+def limits(kind: str, certificate: dict[str, Any] | None, unknown: dict[str, list[str]]) -> Section:
+    """`unknown`: by source of figures, whose weights were not compared (see `measured.not_compared`)."""
     lines = [COMMON_LIMITS]
     if certificate is not None:
         tested = ["greedy text", *(f'"{law["strategy"]}"' for law in certificate["sampling"])]
-        lines.append(f"- Verified were {', '.join(tested)}, on {certificate['prompts']['count']} prompts.")
+        lengths = lengths_of(certificate["prompts"], certificate["settings"])
+        lines.append(
+            f"- Verified were {', '.join(tested)}, on {certificate['prompts']['count']} {lengths}. Of greedy "
+            "text, nothing longer (caches that grow, windows that fill), no logits processors, stop strings or streams."
+        )
+    for source, roles in unknown.items():
+        if roles:
+            lines.append(
+                f"- The weights of {' and '.join(roles)} were not compared with those that `{source}` measured: only "
+                "their config.json was."
+            )
     if kind == "draft":
         lines.append(f"- {QUANTIZED_LIMITS}")
     return Section("Limits", "\n".join(lines))

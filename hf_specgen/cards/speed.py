@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..benchmarking.bench import hash_of
 from ..benchmarking.jobs import MIXED
-from ..benchmarking.store import ARGUMENTS, COMMANDS
+from ..benchmarking.store import ARGUMENTS, COMMANDS, LOADED_DTYPE
 from ..benchmarking.summary import PLAIN, Contender, Spread, Summary, labels, summarize
 from ..benchmarking.tasks import own_tasks
 from .commands import block
+from .measured import OURS
 from .parts import Section, table
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from .measured import BenchRun
 
 ABSENT, ALL = "–", "all tasks"
-OURS = ("ours", "draft", "lookup")
-"""Contenders that are this package, by family: the others are what they are compared with."""
 NOT_MEASURED = (
     "Not measured for this card. What a pair gains depends on the machine: `hf-specgen bench` measures it there."
 )
@@ -47,6 +46,7 @@ def results(run: BenchRun | None) -> list[EvalResult]:
 
     summaries = [] if run is None else summarize(run.records)
     names = labels(summary.contender for summary in summaries)
+    where = "" if run is None else f"{_dtype(run.manifest)} on {run.manifest['device']}"
     return [
         EvalResult(
             task_type="text-generation",
@@ -54,7 +54,7 @@ def results(run: BenchRun | None) -> list[EvalResult]:
             dataset_name=f"hf-specgen bench, {one.task}",
             dataset_config=one.task,  # what tells results apart, for the Hub
             metric_type="speedup",
-            metric_name=f"speed-up over plain decoding ({names[one.contender]}, {one.setting})",
+            metric_name=f"speed-up over plain decoding ({names[one.contender]}, {one.setting}; {where})",
             metric_value=round(one.speedup.median, 2),
         )
         for one in summaries
@@ -65,17 +65,23 @@ def results(run: BenchRun | None) -> list[EvalResult]:
 def _where(run: BenchRun) -> str:
     manifest, done = run.manifest, [record for record in run.records if record.error is None]
     versions = ", ".join(f"{package} {version}" for package, version in manifest["versions"].items())
-    new, dtype = manifest["settings"].get("max_new_tokens", ABSENT), manifest["target"].get("dtype")
+    new = manifest["settings"].get("max_new_tokens", ABSENT)
     own = {task: hash_of(texts) for task, texts in own_tasks().items()}
     foreign = [task for task, told in manifest["prompts"].items() if task != MIXED and own.get(task) != told]
     prompts = len({(record.cell.task, record.cell.prompt) for record in done})
     whose = "the package's own" if not foreign else f"of {', '.join(foreign)}: the maker's own"
     return (
-        f"On {manifest['device']}, {manifest['threads']} threads, dtype {dtype}, {versions}. {prompts} prompts "
+        f"On {manifest['device']}, {manifest['threads']} threads, {_dtype(manifest)}, {versions}. {prompts} prompts "
         f"({whose}), at most {new} new tokens, {len({record.repeat for record in done})} interleaved repetitions. A "
         "speed-up is tokens per second of whole calls, prefills included, over those of plain decoding's call of the "
         "same prompt and repetition; given are medians, and the quartiles in brackets."
     )
+
+
+def _dtype(manifest: dict[str, Any]) -> str:
+    """The target's, as it was loaded; of a bench that did not say so, as it was asked for."""
+    target = manifest["target"]
+    return target.get(LOADED_DTYPE) or f"dtype {target.get('dtype')}"
 
 
 def _arguments(manifest: dict[str, Any]) -> str:

@@ -88,6 +88,21 @@ def headers_of(name: str) -> dict[str, Tensor]:
     return found
 
 
+def cached_config(name: str, commit: str | None) -> Path | None:
+    """The config.json that a loaded model's `name_or_path` stands for, if it is on this machine. Nobody is asked."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.utils import HFValidationError
+
+    local = Path(name) / "config.json"
+    if name and local.is_file():
+        return local
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=commit)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
 def name_of(folder: str | os.PathLike[str]) -> str | None:
     """The other way round: "org/name@commit" for a snapshot in a hub cache, None for any other folder."""
     snapshot = re.search(r"models--([^/]+)/snapshots/([0-9a-f]{40})$", Path(folder).as_posix())

@@ -38,7 +38,12 @@ def command(
         typer.Option(metavar="FILE", help="Markdown, put first: where the weights come from.", show_default=False),
     ] = None,
     base_model: Annotated[
-        str | None, typer.Option(metavar="IDS", help="On the Hub.", show_default="TARGET and DRAFT, if they are ids")
+        str | None,
+        typer.Option(
+            metavar="IDS",
+            help="On the Hub: what a quantized draft was made from, or a pair's two models.",
+            show_default="what its folder states",
+        ),
     ] = None,
     target_license: Annotated[
         str | None, typer.Option(metavar="ID", help="Like apache-2.0.", show_default="what its folder states")

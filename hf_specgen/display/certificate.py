@@ -24,11 +24,14 @@ def html_of(certificate: Certificate) -> str:
 
 
 def _greedy(certificate: Certificate) -> str:
-    noise = certificate.noise
-    told = (
-        f"Greedy: {certificate.accepted} of {certificate.drafted} drafted tokens accepted. Read another way, plain "
-        f"decoding's own scores move by up to {noise.largest:.2g}; a token may be {noise.tolerance:.2g} below the best."
-    )
+    told = [f"Greedy: {certificate.accepted} of {certificate.drafted} drafted tokens accepted."]
+    told += [
+        f"Read another way ({how}), plain decoding's own scores move by up to {noise.largest:.2g}; a token may be "
+        f"{noise.tolerance:.2g} below the best one, which is further ahead at {noise.decided:.0%} of the positions."
+        for how, noise in certificate.noise.items()
+    ]
+    flips = certificate.flips
+    told.append(f"{flips}; from {flips.visible:.1%} of our tokens on it would be a fault.")
     rows = [
         (
             f"prompt {text.prompt}, {html.escape(text.how)}",
@@ -39,7 +42,9 @@ def _greedy(certificate: Certificate) -> str:
         )
         for text in certificate.texts
     ]
-    return f"<div>{html.escape(told)}</div>" + html.table(rows, ("text", "verdict", "tokens", "parts at token", "gap"))
+    return "".join(f"<div>{html.escape(one)}</div>" for one in told) + html.table(
+        rows, ("text", "verdict", "tokens", "parts at token", "gap")
+    )
 
 
 def _sampled(certificate: Certificate) -> str:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ..cards.parts import QUANTIZATION, QUANTIZED_LIMITS, TAGS, Section, facts, rendered, usage
+from ..cards.parts import (
+    DRAFTS_PART,
+    QUANTIZATION,
+    QUANTIZED_LIMITS,
+    TAGS,
+    THE_DRAFT,
+    THE_TARGET,
+    Section,
+    facts,
+    rendered,
+    usage,
+)
+from ..checkpoints.hub import name_of, split_name
 from ..environment import version_of
 from .writing import IN_AWQ_FORMAT, METHODS
 
@@ -19,7 +31,9 @@ def card(written: Written) -> str:
     """The whole file."""
     from huggingface_hub import ModelCardData
 
-    name, base = written.folder.name, written.source.name
+    snapshot = name_of(written.source)
+    base_model = None if snapshot is None else split_name(snapshot)[0]
+    name, base = written.folder.name, base_model or written.source.name
     group = written.quantization.get("group_size")
     method = METHODS[written.method] + (f"; groups of {group} weights" if group else "")
     same = f"same best token at {written.same_choice:.0%} of {written.positions} positions"
@@ -43,16 +57,15 @@ def card(written: Written) -> str:
     )
     return rendered(
         ModelCardData(
-            base_model=base,
-            base_model_relation="quantized",
+            base_model=base_model,  # no id is known of a local folder
+            base_model_relation=base_model and "quantized",
             library_name="transformers",
             pipeline_tag="text-generation",
             tags=[*TAGS, "draft", "quantized"],
         ),
         name,
-        f"{base}, quantized as a draft for speculative decoding. A draft changes how fast a target's text comes, never "
-        "the text.",
-        [Section(QUANTIZATION, made), usage("TARGET", name), Section("Limits", QUANTIZED_LIMITS)],
+        f"{base}, quantized as a draft for speculative decoding. {DRAFTS_PART}",
+        [Section(QUANTIZATION, made), usage(THE_TARGET, THE_DRAFT), Section("Limits", QUANTIZED_LIMITS)],
     )
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..files import write_whole
-from ..tuning.fingerprint import fingerprint
-from .greedy import FAULT, SAME, TIE, Noise, TextCheck
+from .greedy import FAULT, SAME, TIE, Flips, Noise, TextCheck
 from .law import Law, SetTest
+from .texts import DEFAULT
 
 LOSSLESS, ROUNDING, FAULTY = "LOSSLESS", "LOSSLESS UP TO ROUNDING", "FAULT"
-FORMAT = 1
-SAMPLED = 256
-"""Elements of each tensor that its fingerprint reads."""
+FORMAT = 2
 WORDS = {
     "draft": "tokens that the draft finds likelier",
     "best": "the target's most probable token",
@@ -29,24 +25,37 @@ WORDS = {
 }
 
 
+def verdict_of(texts: Iterable[str], tests: Iterable[bool]) -> str:
+    """
+    Args:
+        texts: verdict on each greedy text.
+        tests: of the number of ties and of each sampled law, whether it was passed.
+    """
+    found = {*texts}
+    if FAULT in found or not all(tests):
+        return FAULTY
+    return ROUNDING if TIE in found else LOSSLESS
+
+
 @dataclass
 class Certificate:
     """The verdict on a pair, and what it rests on.
 
     Attributes:
-        texts: every greedy text. `noise`: plain decoding's own, on the same texts.
+        texts: every greedy text.
+        noise: plain decoding's own, on the same texts, "alone" and in a "batch" (where there was one).
+        flips: tokens below the best one, ours and plain decoding's own.
         laws: of each strategy; empty where nothing was sampled.
-        drafted, accepted: tokens in the greedy texts.
-        target, draft: facts, a hash of the config and one of the weights, see `Side.fingerprint` and `described`.
-        machine: versions, device, threads. `settings`: of the verification. `prompts`: how many, and a hash of them.
+        target, draft: facts and hashes, see `Side.fingerprint` and `described`.
+        machine: versions, device, threads. `settings`: of the verification, and of the calls that it made.
+        prompts: how many, a hash of them, and how many tokens each has.
         date: UTC, ISO 8601. `command`: that made it, where one did.
     """
 
     texts: list[TextCheck]
-    noise: Noise
+    noise: dict[str, Noise]
+    flips: Flips
     laws: list[Law]
-    drafted: int
-    accepted: int
     target: dict[str, Any]
     draft: dict[str, Any]
     machine: dict[str, Any]
@@ -57,16 +66,25 @@ class Certificate:
     command: str | None = None
 
     @property
+    def drafted(self) -> int:
+        """Tokens in the greedy texts."""
+        return sum(text.drafted for text in self.texts)
+
+    @property
+    def accepted(self) -> int:
+        return sum(text.accepted for text in self.texts)
+
+    @property
     def faults(self) -> list[str]:
         """One line for each."""
         greedy = [f"{_place(t)}: {t.why}" for t in self.texts if t.verdict == FAULT]
+        greedy += [] if self.flips.passed else [f"greedy: {self.flips}"]
         return greedy + [f"{law.strategy}: {_told(law.worst, law)}" for law in self.laws if not law.passed]
 
     @property
     def verdict(self) -> str:
-        if self.faults:
-            return FAULTY
-        return ROUNDING if any(text.verdict == TIE for text in self.texts) else LOSSLESS
+        tests = [self.flips.passed, *(law.passed for law in self.laws)]
+        return verdict_of((text.verdict for text in self.texts), tests)
 
     @property
     def lossless(self) -> bool:
@@ -82,7 +100,8 @@ class Certificate:
             "greedy": {
                 "drafted": self.drafted,
                 "accepted": self.accepted,
-                "noise": self.noise.to_dict(),
+                "noise": {how: noise.to_dict() for how, noise in self.noise.items()},
+                "flips": self.flips.to_dict(),
                 "texts": [{name: _finite(x) for name, x in asdict(text).items()} for text in self.texts],
             },
             "sampling": [_law_to_dict(law) for law in self.laws],
@@ -107,6 +126,8 @@ class Certificate:
         if not self.laws:
             lines.append("sampling  not tested (temperature 0)")
         dtype, device = self.target["dtype"], self.machine["device"]
+        lengths = lengths_of(self.prompts, self.settings)
+        lines.append(f"lengths   {lengths}; caches that grow and windows that fill later were not reached")
         return "\n".join([*lines, f"where     {dtype} on {device}, {self.seconds:.0f} s"])
 
     def _repr_html_(self) -> str:
@@ -116,13 +137,19 @@ class Certificate:
 
     def _greedy(self) -> list[str]:
         same = sum(text.verdict == SAME for text in self.texts)
-        ways = ", ".join(f"{way} {moved:.2g}" for way, moved in self.noise.by_way.items())
         lines = [
             f"greedy    {same} of {len(self.texts)} texts are plain decoding's own, token by token "
             f"({self.accepted} of {self.drafted} drafted tokens accepted)",
-            f"noise     plain decoding's own scores move by up to {self.noise.largest:.2g} ({ways}); a token may be "
-            f"{self.noise.tolerance:.2g} below the best one",
+            *(f"  {_place(text)}, {_by_default(text)}" for text in self.texts if text.how == DEFAULT),
         ]
+        for how, noise in self.noise.items():
+            ways = ", ".join(f"{way} {moved:.2g}" for way, moved in noise.by_way.items())
+            lines.append(
+                f"noise     {how}: plain decoding's own scores move by up to {noise.largest:.2g} ({ways}); a token may "
+                f"be {noise.tolerance:.2g} below the best one, which is further ahead at {noise.decided:.0%} of the "
+                "positions"
+            )
+        lines.append(f"ties      {self.flips}; from {self.flips.visible:.1%} of our tokens on it would be a fault")
         for text in self.texts:
             if text.verdict == TIE and text.diverged_at is not None:
                 lines.append(
@@ -135,6 +162,19 @@ class Certificate:
 def _finite(value: Any) -> Any:
     """None for what JSON has no number for: a token that the target excludes is infinitely far below its best one."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _by_default(text: TextCheck) -> str:
+    if not text.drafted:
+        return "where generate() decides: nothing was drafted"
+    return f"where generate() decides: {text.accepted} of {text.drafted} drafted tokens accepted"
+
+
+def lengths_of(prompts: dict[str, Any], settings: dict[str, Any]) -> str:
+    """How long the greedy texts were; see `Certificate.prompts` and `Certificate.settings`."""
+    shortest, longest = min(prompts["tokens"]), max(prompts["tokens"])
+    of = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+    return f"prompts of {of} tokens and up to {settings['max_new_tokens']} new ones"
 
 
 def _place(text: TextCheck) -> str:
@@ -174,21 +214,3 @@ def _law_to_dict(law: Law) -> dict[str, Any]:
         context["ids"] = len(context["ids"])  # the prompts are the user's own
     derived = ("p_value", "passed", "visible_shift", "disagreement")
     return told | {name: getattr(law, name) for name in derived}
-
-
-def described(model) -> dict[str, Any]:
-    """Facts of a loaded model, and a hash over its tensors' names, types, shapes and some of their elements."""
-    return fingerprint(model) | {"weights": _weights(model)}
-
-
-def _weights(model) -> str | None:
-    """None where tensors are not in memory (offloaded)."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()]):
-        if tensor.device.type == "meta":
-            return None
-        flat = tensor.detach().flatten()
-        some = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].contiguous().cpu()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(some.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -38,6 +38,11 @@ class Reading:
         """Float32 `[tokens]`: how far the token taken is below the best one. 0 where it is the best."""
         return self.scores[:, 1] - self.scores[:, 0]
 
+    @property
+    def lead(self) -> torch.Tensor:
+        """Float32 `[tokens]`: how far the best one is ahead of the second."""
+        return self.scores[:, 1] - self.scores[:, 2]
+
 
 def decode(models: Models, call: Call) -> Reading:
     """Plain decoding of a call with one row: its text, and the scores it was taken by."""
@@ -55,18 +60,24 @@ def follow(models: Models, call: Call, texts: Sequence[Reading | Sequence[int]])
     return _generate(models, call, _Watch(call.input_ids.shape[1], len(texts), texts))
 
 
-def in_blocks(models: Models, prompt: Sequence[int], reading: Reading, width: int, device: torch.device) -> Reading:
-    """Plain forwards of `width` positions each, on a stock cache, instead of one."""
-    text = torch.tensor([reading.taken], device=device)
-    logits, cache = read_prompt(models.target, torch.tensor([list(prompt)], device=device), None)
-    parts, start = [logits[0]], len(prompt)
-    for block in text[:, :-1].split(width, dim=1):
+def in_blocks(models: Models, call: Call, texts: Sequence[Reading], width: int) -> list[Reading]:
+    """Plain forwards of `width` positions per row, on a stock cache, instead of one."""
+    longest = max(len(text.taken) for text in texts)
+    filled = [[*text.taken, *[text.taken[-1]] * (longest - len(text.taken))] for text in texts]
+    start, mask = call.input_ids.shape[1], None if call.attention_mask.all() else call.attention_mask
+    logits, cache = read_prompt(models.target, call.input_ids, mask)
+    parts = [logits]
+    for block in torch.tensor(filled, device=call.input_ids.device)[:, :-1].split(width, dim=1):
         if block.shape[1]:
-            logits, cache = read_prompt(models.target, block, None, block.shape[1], cache=cache, start=start)
-            parts.append(logits[0])
+            mask = None if mask is None else torch.cat([mask, torch.ones_like(block)], dim=1)
+            logits, cache = read_prompt(models.target, block, mask, block.shape[1], cache=cache, start=start)
+            parts.append(logits)
             start += block.shape[1]
-    scores = torch.cat(parts).float()
-    return Reading(reading.ids, scores.gather(1, reading.ids.to(scores.device)).cpu())
+    scores = torch.cat(parts, dim=1).float()
+    return [
+        Reading(text.ids, row[: len(text.ids)].gather(1, text.ids.to(row.device)).cpu())
+        for text, row in zip(texts, scores, strict=True)
+    ]
 
 
 def _generate(models: Models, call: Call, watch: _Watch) -> list[Reading]:

@@ -12,7 +12,34 @@ from ..benchmarking.calls import Call, Models, eos_of
 from ..cache.reader import device_of
 from ..stats import SpecStats, collect_stats
 
-ALONE, BATCH = "alone", "batch"
+ALONE, BATCH, DEFAULT = "alone", "batch", "default"
+MODES: dict[str, dict[str, str | None]] = {
+    ALONE: {"spec_source": "draft", "num_assistant_tokens_schedule": "constant"},
+    BATCH: {"spec_source": "hybrid", "num_assistant_tokens_schedule": "constant"},
+    DEFAULT: {"spec_source": None, "num_assistant_tokens_schedule": None},
+}
+"""How greedy texts are decoded: arguments of `generate`, where None leaves the choice to it."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A greedy text.
+
+    Attributes:
+        prompt: index.
+        how: it was decoded: `ALONE`, in a `BATCH`, or alone by `DEFAULT` settings.
+        ids, problem: see `Decoded`.
+        drafted, accepted: tokens.
+        most: tokens drafted in one round.
+    """
+
+    prompt: int
+    how: str
+    ids: list[int]
+    problem: str | None
+    drafted: int = 0
+    accepted: int = 0
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,8 +63,13 @@ def call_of(models: Models, rows: Sequence[Sequence[int]], new: int, temperature
     return Call(ids.to(device), mask.to(device), new, temperature, 0, 1.0, eos, pad, seed)
 
 
-def speculate(models: Models, call: Call, strategy: str, k: int, source: str = "draft", **options) -> Decoded:
-    """Decode with the draft, K tokens in every round. `options`: more for `generate`."""
+def speculate(
+    models: Models, call: Call, strategy: str, k: int | None, source: str | None = "draft", **options
+) -> Decoded:
+    """Decode with the draft, K tokens in every round. None: as `generate` decides. `options`: more for `generate`."""
+    constant = {"num_assistant_tokens": k, "num_assistant_tokens_schedule": "constant"}
+    options |= {} if k is None else constant
+    options |= {} if source is None else {"spec_source": source}
     with collect_stats() as stats:
         out = SpecGenerationMixin.generate(
             models.target,
@@ -46,9 +78,6 @@ def speculate(models: Models, call: Call, strategy: str, k: int, source: str = "
             **options,
             assistant_model=models.draft,
             spec_strategy=strategy,
-            spec_source=source,
-            num_assistant_tokens=k,
-            num_assistant_tokens_schedule="constant",
         )
     ids, columns = call.new_ids(out), call.input_ids.shape[1]
     ends = [_problem(row, raw, call) for row, raw in zip(ids, out[:, columns:].tolist(), strict=True)]

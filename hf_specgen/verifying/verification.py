@@ -22,10 +22,10 @@ from ..measuring.prompts import encode, read_prompts
 from ..pairing.places import device_at
 from ..verifiers import STRATEGIES
 from . import contexts, law
-from .certificate import Certificate, described
-from .greedy import WIDTHS, Noise, TextCheck, judge
-from .reading import Reading, decode, follow, in_blocks
-from .texts import ALONE, BATCH, call_of, speculate
+from .certificate import Certificate
+from .fingerprints import described, packages_of
+from .greedy_texts import GreedyTexts
+from .texts import MODES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -96,14 +96,15 @@ class Verification:
             "num_assistant_tokens": num_assistant_tokens,
             "samples": samples,
             "seed": seed,
+            "greedy": MODES,
         }
         self.device = device
         device_at(device, "device")
         prompts = _chosen(prompts, limit)
         self.target, self.draft = Side("target", target, dtype), Side("draft", draft, dtype, draft_quantization)
         self.tokenizer = tokenizer or self.target.tokenizer()
-        self.prompts = {"count": len(prompts), "sha256": hash_of(prompts)}
         self.rows = [encode(self.tokenizer, prompt)["input_ids"][0].tolist() for prompt in prompts]
+        self.prompts = {"count": len(prompts), "sha256": hash_of(prompts), "tokens": [*map(len, self.rows)]}
         room = self.target.context_length()
         if (longest := max(map(len, self.rows))) + max_new_tokens + law.DRAFTED + 2 > room:
             raise ValueError(
@@ -130,18 +131,23 @@ class Verification:
         forked = [device] if device.type == "cuda" else []
         steps = _Steps(listener, self._steps())
         with torch.random.fork_rng(forked), settings_of(models.target), settings_of(models.draft):
-            greedy = _Greedy(models, self.rows, self.settings, device, steps)
+            target, draft = described(models.target), described(models.draft)  # before anything is decoded with them
+            greedy = GreedyTexts(models, self.rows, self.settings, steps.done)
             greedy.run()
             laws = self._laws(models, greedy, steps) if self.settings["temperature"] else []
+        packages = sorted(packages_of(models.target) | packages_of(models.draft))
         return Certificate(
             greedy.checks,
             greedy.noise,
+            greedy.flips,
             laws,
-            drafted=greedy.drafted,
-            accepted=greedy.accepted,
-            target=self.target.fingerprint() | described(models.target),
-            draft=self.draft.fingerprint() | described(models.draft),
-            machine={"versions": versions(), "device": device_name(device), "threads": torch.get_num_threads()},
+            target=_told(self.target, target),
+            draft=_told(self.draft, draft),
+            machine={
+                "versions": versions(*packages),
+                "device": device_name(device),
+                "threads": torch.get_num_threads(),
+            },
             settings=self.settings,
             prompts=self.prompts,
             seconds=round(time.monotonic() - start, 1),
@@ -151,11 +157,11 @@ class Verification:
     def _steps(self) -> int:
         """Texts that are decoded or read, and batches that are drawn."""
         prompts = len(self.rows)
-        greedy = prompts * (2 + len(WIDTHS)) + (2 if prompts > 1 else 0)
+        greedy = GreedyTexts.steps(prompts)
         draws = law.batches(self.settings["samples"]) * len(self.settings["strategies"])
         return greedy + (prompts + draws if self.settings["temperature"] else 0)
 
-    def _laws(self, models: Models, greedy: _Greedy, steps: _Steps) -> list[law.Law]:
+    def _laws(self, models: Models, greedy: GreedyTexts, steps: _Steps) -> list[law.Law]:
         temperature = self.settings["temperature"]
         k = min(law.DRAFTED, self.settings["num_assistant_tokens"])
         places = []
@@ -170,79 +176,12 @@ class Verification:
                 temperature=temperature,
                 samples=self.settings["samples"],
                 k=k,
-                noise=greedy.noise.typical,
+                noise=max(noise.typical for noise in greedy.noise.values()),
                 seed=self.settings["seed"],
                 listener=lambda strategy=strategy: steps.done(f"sampling, {strategy}"),
             )
             for strategy in self.settings["strategies"]
         ]
-
-
-class _Greedy:
-    """Greedy texts of the prompts, alone and in one batch, and plain decoding's readings of them.
-
-    Attributes:
-        plain: plain's texts. checks, noise, drafted, accepted: see `Certificate`.
-    """
-
-    def __init__(self, models: Models, rows: list[list[int]], settings: dict[str, Any], device, steps: _Steps):
-        self.models, self.rows, self.device, self.steps = models, rows, device, steps
-        self.new, self.k = settings["max_new_tokens"], settings["num_assistant_tokens"]
-        self.strategy = settings["strategies"][0]
-        self.plain: list[Reading] = []
-        self.noise = Noise()
-        self.checks: list[TextCheck] = []
-        self.drafted = self.accepted = 0
-        self.known: dict[tuple[int, tuple[int, ...]], Reading] = {}
-
-    def run(self) -> None:
-        calls = [call_of(self.models, [row], self.new) for row in self.rows]
-        found: list[tuple[int, str, list[int], str | None]] = []
-        for prompt, call in enumerate(calls):
-            self.plain.append(decode(self.models, call))
-            self.steps.done("plain text")
-            found += self._speculated(call, ALONE, "draft", [prompt])
-            self._read(prompt, self.plain[prompt], True)
-        if len(self.rows) > 1:
-            together = call_of(self.models, self.rows, self.new)
-            found += self._speculated(together, BATCH, "hybrid", range(len(self.rows)))
-            for plain, other in zip(self.plain, follow(self.models, together, self.plain), strict=True):
-                self.noise.add(f"batch of {len(self.rows)}", plain, other, self.models.target.dtype)
-            self.steps.done("noise in a batch")
-        if not self.drafted:
-            raise SpecUnsupportedError(
-                "Nothing was drafted, so that there is nothing to verify: ask for more new tokens, or other prompts."
-            )
-        parted = [self._reading(prompt, ids) for prompt, _, ids, _ in found]  # before anything is judged: it adds noise
-        self.checks = [
-            judge(prompt, how, self.plain[prompt].taken, ids, problem, reading, self.noise)
-            for (prompt, how, ids, problem), reading in zip(found, parted, strict=True)
-        ]
-
-    def _speculated(self, call, how: str, source: str, prompts: Sequence[int]) -> list:
-        decoded = speculate(self.models, call, self.strategy, self.k, source)
-        self.drafted += decoded.stats.drafted
-        self.accepted += decoded.stats.accepted
-        self.steps.done(f"speculative text, {how}")
-        return list(zip(prompts, [how] * len(prompts), decoded.ids, decoded.problems, strict=True))
-
-    def _reading(self, prompt: int, ids: list[int]) -> Reading | None:
-        """Plain decoding's reading of a text that is not plain's own; its noise is counted, too."""
-        if ids == self.plain[prompt].taken or not ids:
-            return None
-        key = prompt, tuple(ids)
-        if key not in self.known:
-            call = call_of(self.models, [self.rows[prompt]], self.new)
-            (self.known[key],) = follow(self.models, call, [ids])
-            self._read(prompt, self.known[key], False)
-        return self.known[key]
-
-    def _read(self, prompt: int, text: Reading, counted: bool) -> None:
-        for width in WIDTHS:
-            other = in_blocks(self.models, self.rows[prompt], text, width, self.device)
-            self.noise.add(f"{width} positions", text, other, self.models.target.dtype)
-            if counted:
-                self.steps.done("noise of wider blocks")
 
 
 class _Steps:
@@ -252,6 +191,12 @@ class _Steps:
     def done(self, what: str) -> None:
         self.count += 1
         self.listener(what, self.count, self.total)
+
+
+def _told(side: Side, described: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for and what came of it, in one. The name is the Hub's where it is on the Hub."""
+    asked = side.fingerprint()
+    return asked | described | {"name": asked["name"], "dtype asked for": asked["dtype"]}
 
 
 def verify(

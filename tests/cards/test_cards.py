@@ -1,27 +1,23 @@
-"""Model cards: what they say and refuse, and the committed ones."""
+"""Model cards: what they say and refuse."""
 
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-import typer
+from bench_toys import save_pair
 from huggingface_hub import ModelCard
 from record_toys import record
 from toys import tiny, toy_tokenizer
-from typer.testing import CliRunner
+from transformers import AutoModelForCausalLM
 
-from hf_specgen import __version__, demo
-from hf_specgen.benchmarking.loading import Side
+import hf_specgen
+from hf_specgen.benchmarking.loading import CHECKPOINT, Side
+from hf_specgen.benchmarking.store import LOADED_DTYPE
 from hf_specgen.cards.card import Wanted, make
-from hf_specgen.cli import app
 
-ROOT = Path(__file__).parents[2]
-CARDS = ROOT / "model_cards"
-EMBEDDED = CARDS / "embedded-pair"
-COMMITTED = sorted(CARDS.glob("*/README.md"))
+EMBEDDED = Path(__file__).parents[2] / "model_cards" / "embedded-pair"
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +36,8 @@ def pair(tmp_path_factory):
     manifest = json.loads((EMBEDDED / "bench" / "manifest.json").read_text())
     for name in ("target", "draft"):
         own = Side(name, root / name, "auto").fingerprint()
-        told[name] |= {"config": own["config"]}
-        manifest[name] = own
+        told[name] |= {what: own[what] for what in ("config", CHECKPOINT)}
+        manifest[name] = own | {LOADED_DTYPE: "float32"}
     (root / "bench").mkdir()
     (root / "certificate.json").write_text(json.dumps(told))
     manifest["commands"] = ["hf-specgen bench /home/me/target"]
@@ -84,8 +80,10 @@ def test_every_figure_is_the_records(pair):
     assert "ours: code 0 parts from plain's at token 4, where plain's two logits differ by 0." in text
     assert "stock: 1 failed: OSError: no | room" in text
     assert "hf-specgen bench target\n" in text and "/home" not in text, "no folders of one machine"
+    assert "On AMD EPYC, 2 threads, float32, python" in text and "auto" not in text
     (one,) = data_of(of(pair)).eval_results
     assert one.metric_value == 2.0 and one.metric_type == "speedup" and "code" in one.dataset_name
+    assert one.metric_name.endswith("(ours, temperature 0, batch 1; float32 on AMD EPYC)"), "a speed-up is a machine's"
 
 
 def test_what_was_not_measured_is_said_not_to_be(pair):
@@ -95,18 +93,68 @@ def test_what_was_not_measured_is_said_not_to_be(pair):
 
 
 def test_the_certificate_is_told(mine):
-    assert "**LOSSLESS**" in of(mine).text and not of(mine).faulty
-    fault = {"verdict": "FAULT", "lossless": False, "faults": ["prompt 0: no"]}
-    changed(mine / "certificate.json", lambda told: told.update(fault))
+    text = of(mine).text
+    assert "**LOSSLESS**" in text and not of(mine).faulty
+    assert re.search(
+        r"\| greedy \| 9 of 9 texts \(of 4 prompts of \d+ to \d+ tokens and up to 48 new ones; alone", text
+    )
+    assert "from " in text and "on it would be a fault" in text and "Of greedy text, nothing longer" in text
+    changed(mine / "certificate.json", faulty)
     card = of(mine)
     assert card.faulty and "**FAULT**" in card.text and "- prompt 0: no" in card.text
+
+
+def test_what_the_bench_found_is_told_beside_the_verdict(mine):
+    """One of its texts parts from plain's where the certificate says LOSSLESS."""
+    text = of(mine).text
+    verdict = text.index("**LOSSLESS**")
+    tie = re.search(r"- code 0, token 4: a gap of 0 logits, which rounding explains \(up to \d", text)
+    assert tie.start() > verdict and "stock" not in text[tie.start() : tie.end()]
+    records = mine / "bench" / "records.jsonl"
+    records.write_text(records.read_text().replace('"gap": 0.0', '"gap": 0.5'))
+    assert "**a gap of 0.5 logits, more than rounding explains here" in of(mine).text
+    assert "of ours that part" not in of(mine, bench=None).text
+
+
+def test_promises_of_the_same_text_say_below_which_precision_they_end(mine):
+    for kind in ("pair", "draft"):
+        assert "(below float32: but for near ties)." in of(mine, kind=kind).text.split("## ")[0]
+    assert "depend on the draft (below float32: but for near ties)" in of(mine, certificate=None).text
+    assert "never the text" not in of(mine, kind="draft").text
+
+
+def test_a_certificate_of_loaded_models_is_theirs(tmp_path):
+    """Made in Python, and used for a card of their folders; what could not be compared is said."""
+    root = save_pair(tmp_path)
+    target, draft = (AutoModelForCausalLM.from_pretrained(root / name) for name in ("target", "draft"))
+    options = {"prompts": ["the cab sing"], "max_new_tokens": 8, "temperature": 0}
+    hf_specgen.verify(target, draft, toy_tokenizer(), **options).save(root / "certificate.json")
+    text = of(root, bench=None).text
+    assert "**LOSSLESS**" in text
+    assert "- The weights of target and draft were not compared with those that `--certificate` measured" in text
+    hf_specgen.verify(root / "target", root / "draft", **options).save(root / "certificate.json")
+    assert "not compared" not in of(root, bench=None).text
+
+
+def test_a_certificate_of_a_quantized_draft(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    root = save_pair(tmp_path)
+    options = {"prompts": ["the cab sing"], "max_new_tokens": 8, "temperature": 0, "draft_quantization": "nf4"}
+    hf_specgen.verify(root / "target", root / "draft", **options).save(root / "certificate.json")
+    told = json.loads((root / "certificate.json").read_text())
+    assert told["draft"]["quantization"] == "nf4" and told["machine"]["versions"]["bitsandbytes"]
+    card = of(root, bench=None, draft_quantization="nf4")
+    assert 'draft_quantization="nf4"' in card.text and "quantized" in data_of(card).tags
+    with pytest.raises(ValueError, match="of a draft that was nf4, and this one is dense"):
+        of(root, bench=None)
 
 
 def test_metadata_is_the_hubs(mine):
     (mine / "target" / "LICENSE").write_text("  Apache License\n  Version 2.0, January 2004\n")
     (mine / "draft" / "README.md").write_text("---\nlicense: mit\n---\n")
-    data = data_of(of(mine, base_models=("org/large",)))
-    assert (data.library_name, data.pipeline_tag, data.base_model) == ("transformers", "text-generation", "org/large")
+    data = data_of(of(mine, base_models=("org/large", "org/small")))
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+    assert data.base_model is None, "the Hub takes two of them for a merge"
     assert data.license == "other" and "speculative-decoding" in data.tags
     text = of(mine).text
     assert "Target: apache-2.0 (`LICENSE` in its folder)." in text and "Draft: mit (by the card in its folder)." in text
@@ -125,6 +173,13 @@ def test_a_quantized_draft_brings_its_making(mine):
     data = data_of(card)
     assert "## Quantization\n\nin steps\n\n## " in card.text and "do not survive `state_dict()`" in card.text
     assert data.base_model == "org/small" and data.base_model_relation == "quantized" and "quantized" in data.tags
+    assert 'load_pair("TARGET", "DRAFT")' in card.text and "`DRAFT` is this repository's id" in card.text
+    (mine / "draft" / "README.md").write_text(made.replace("org/small", "small"))
+    told = of(mine, kind="draft").metadata
+    assert not {"base_model", "base_model_relation"} & told.keys(), "the name of a folder is no id"
+    assert data_of(of(mine, kind="draft", base_models=("org/base",))).base_model == "org/base"
+    with pytest.raises(ValueError, match="made from one model, not from org/a, org/b"):
+        of(mine, kind="draft", base_models=("org/a", "org/b"))
 
 
 def test_a_pair_that_is_on_the_hub_is_used_from_there(pair):
@@ -141,6 +196,21 @@ def test_notes_come_first(mine):
 # ---- refusals -----------------------------------------------------------------------------------------
 def other_target(root):
     changed(root / "target" / "config.json", lambda told: told.update(rms_norm_eps=1e-4))
+
+
+def other_weights(root):
+    """A fine-tune: the same config.json."""
+    tiny(seed=5).save_pretrained(root / "tuned")
+    shutil.copy(root / "tuned" / "model.safetensors", root / "target" / "model.safetensors")
+
+
+def certificate_says(change):
+    return lambda root: changed(root / "certificate.json", change)
+
+
+def faulty(told):
+    told["greedy"]["texts"][0] |= {"verdict": "fault", "why": "no"}
+    told.update(verdict="FAULT", lossless=False, faults=["prompt 0: no"])
 
 
 def garbage(name):
@@ -178,7 +248,16 @@ def certificate_lacks(*path):
         (certificate_lacks("format"), {}, "no certificate of this version"),
         (certificate_lacks("greedy", "noise"), {}, "is not whole"),
         (certificate_lacks("prompts", "count"), {}, "is not whole"),
-        (lambda root: changed(root / "certificate.json", lambda told: told.update(verdict="FAULT")), {}, "was changed"),
+        (certificate_says(lambda told: told.update(verdict="FAULT")), {}, "was changed"),
+        (certificate_says(lambda told: told.update(lossless=False)), {}, "was changed"),
+        (certificate_says(lambda told: told.update(faults=["no"])), {}, "was changed"),
+        (certificate_says(lambda told: told["sampling"][0].update(passed=False)), {}, "tests come to FAULT"),
+        (certificate_says(lambda told: told["greedy"]["flips"].update(passed=False)), {}, "tests come to FAULT"),
+        (certificate_says(lambda told: told["greedy"]["texts"][0].update(verdict="tie")), {}, "come to LOSSLESS UP TO"),
+        (certificate_lacks("lossless"), {}, "'lossless' is None"),
+        (certificate_lacks("greedy", "flips"), {}, "is no whole certificate"),
+        (other_weights, {"bench": None}, "--certificate .* another target with the same config.json: its weights"),
+        (other_weights, {"certificate": None}, "--bench .* another target with the same config.json: its weights"),
         (lambda root: (root / "draft/README.md").write_text("---\n[\n---\n"), {}, "cannot be read"),
     ],
 )
@@ -187,52 +266,3 @@ def test_what_is_missing_broken_or_foreign_is_refused(mine, spoil, more, says):
         spoil(mine)
     with pytest.raises((ValueError, OSError), match=says):
         of(mine, **more)
-
-
-# ---- the committed ones -------------------------------------------------------------------------------
-def commands() -> dict[str, list[str]]:
-    """By folder, those that model_cards/README.md says its cards were made with."""
-    (block,) = re.findall(r"```bash\n(.*?)```", (CARDS / "README.md").read_text(), re.S)
-    lines = [shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines() if line]
-    return {Path(words[words.index("--out") + 1]).name: words for words in lines}
-
-
-def test_the_embedded_pairs_card_is_what_the_command_writes(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    words = [str(tmp_path) if word == "model_cards/embedded-pair" else word for word in commands()["embedded-pair"]]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "README.md").read_text() == (EMBEDDED / "README.md").read_text()
-
-
-def test_every_committed_card_has_its_command():
-    folders = {path.parent.name for path in COMMITTED}
-    assert folders | {"custom_generate"} == {*commands()} and "embedded-pair" in folders
-
-
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
-def test_a_committed_card_is_valid_and_tells_its_records(path):
-    card = ModelCard.load(path)
-    again = ModelCard(f"---\n{card.data.to_yaml()}\n---\n{card.text}")
-    assert again.data.to_dict() == card.data.to_dict() and card.data.license == "apache-2.0"
-    told = json.loads((path.parent / "certificate.json").read_text())
-    assert f"**{told['verdict']}**" in card.text and told["command"] in card.text
-    assert not re.search(r"(^|[\s`(\"])/(root|home|tmp|work)/", card.text), "no path of one machine"
-    made_with = [told["command"]]
-    if (path.parent / "bench").is_dir():
-        made_with += json.loads((path.parent / "bench" / "manifest.json").read_text())["commands"]
-    else:
-        assert "Not measured" in card.text
-    for command in made_with:
-        _, name, *arguments = shlex.split(command)
-        typer.main.get_command(app).get_command(None, name).make_context(name, arguments)
-        assert command in card.text
-    assert len(made_with) == card.text.count("```bash") and __version__ in card.text
-
-
-def test_the_embedded_cards_snippet_runs(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    (code,) = re.findall(r"```python\n(.*?)```", (EMBEDDED / "README.md").read_text(), re.S)
-    assert str(demo.PAIR / "target").endswith("hf_specgen/demo/pair/target") and "hf_specgen/demo/pair/target" in code
-    exec(compile(code.replace("max_new_tokens=100", "max_new_tokens=10"), "the card", "exec"), {})
-    assert "tokens per forward" in capsys.readouterr().out

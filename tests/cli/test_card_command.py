@@ -67,6 +67,7 @@ def test_json(tmp_path):
 
 def test_a_fault_is_exit_code_1(tmp_path):
     told = json.loads((EMBEDDED / "certificate.json").read_text())
+    told["sampling"][0]["passed"] = False
     (tmp_path / "c.json").write_text(json.dumps(told | {"verdict": "FAULT", "lossless": False, "faults": ["no"]}))
     result = run("--certificate", tmp_path / "c.json", "--out", tmp_path / "card.md")
     assert result.exit_code == 1 and "FAULT" in result.stderr and "**FAULT**" in (tmp_path / "card.md").read_text()

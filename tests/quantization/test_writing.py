@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_hub import COMMIT
+from huggingface_hub import ModelCard
 from quantization_toys import DRAFTING, GREEDY, make
 from toys import plain, toy_tokenizer
 from transformers import AutoModelForCausalLM
@@ -38,12 +40,24 @@ def test_what_is_written_drafts(method, draft, tmp_path):
     assert sorted(tmp_path.iterdir()) == [draft, out], "nothing else stays"
     card = (out / "README.md").read_text()
     assert f"hf-specgen quantize draft --to {method}" in card and METHODS[method] in card and "MB, before" in card
+    assert "base_model" not in card, "the name of a folder is no id on the Hub"
+    assert 'load_pair("TARGET", "DRAFT")' in card and "(below float32: but for near ties)" in card
     pair = load_pair(draft, out)
     result = pair.generate(**DRAFTING, return_dict_in_generate=True)
     assert torch.equal(result.sequences, plain(pair.target, **GREEDY))
     assert result.spec_stats.acceptance_rate > 0.1
     head = pair.draft.get_output_embeddings()
     assert type(head) is not torch.nn.Linear or type(head.weight.data) is not torch.Tensor
+
+
+def test_a_draft_from_the_hub_names_what_it_was_made_from(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    folder = make(tmp_path / "models--org--small" / "snapshots" / COMMIT, tied=True)
+    toy_tokenizer().save_pretrained(folder)
+    write_quantized(folder, tmp_path / "out", "nf4")
+    data = ModelCard.load(tmp_path / "out" / "README.md").data
+    assert (data.base_model, data.base_model_relation) == ("org/small", "quantized")
+    assert COMMIT not in (tmp_path / "out" / "README.md").read_text().split("command")[0]
 
 
 @pytest.mark.parametrize("backend, dtype", [("torch_awq", torch.float32), ("auto", torch.bfloat16)])

@@ -1,7 +1,7 @@
 """The certificate: what it holds, and that it is written whole or not at all."""
 
-import copy
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from verifying_toys import PROMPTS, verified
 
 import hf_specgen
 from hf_specgen import SpecUnsupportedError
-from hf_specgen.verifying.certificate import described
+from hf_specgen.verifying.certificate import verdict_of
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,26 @@ def test_it_holds_what_it_rests_on(found, tmp_path):
     path = found.save(tmp_path / "new" / "certificate.json")
     told = json.loads(path.read_text())
     assert told == json.loads(json.dumps(found.to_dict()))
-    assert (told["format"], told["verdict"], told["lossless"], told["faults"]) == (1, found.verdict, True, [])
-    assert told["greedy"]["noise"]["tolerance"] == 2 * told["greedy"]["noise"]["largest"] > 0
-    assert len(told["greedy"]["texts"]) == 4 and told["greedy"]["drafted"] > 0
+    assert (told["format"], told["verdict"], told["lossless"], told["faults"]) == (2, found.verdict, True, [])
+    noise, flips = told["greedy"]["noise"], told["greedy"]["flips"]
+    assert all(noise[how]["tolerance"] == 2 * noise[how]["largest"] > 0 for how in ("alone", "batch"))
+    assert 0.5 <= noise["alone"]["decided"] <= 1 and noise["alone"]["positions"] > flips["ways"]["alone"]["tokens"]
+    assert flips["passed"] and 0 < flips["visible"] < 1 and flips["p_value"] >= flips["level"]
+    assert len(told["greedy"]["texts"]) == 5 and told["greedy"]["drafted"] > 0
     assert [law["strategy"] for law in told["sampling"]] == ["rejection", "block"]
     assert told["sampling"][0]["passed"] and 0 < told["sampling"][0]["visible_shift"] < 1
     assert len(told["sampling"][0]["tests"]) == 24 and told["sampling"][0]["power"] == 0.9
     assert told["target"]["dtype"] == "bfloat16" and len(told["target"]["weights"]) == 16
     assert told["machine"]["versions"]["torch"] and told["date"].endswith("+00:00")
-    assert told["prompts"] == {"count": 2, "sha256": told["prompts"]["sha256"]}
+    digest = hashlib.sha256(json.dumps(PROMPTS[:2]).encode()).hexdigest()
+    tokens = [len(toy_tokenizer()(text)["input_ids"]) for text in PROMPTS[:2]]
+    assert told["prompts"] == {"count": 2, "sha256": digest[:16], "tokens": tokens}
     assert told["settings"]["samples"] == 64 and told["command"] is None
+    assert told["settings"]["greedy"]["batch"] == {
+        "spec_source": "hybrid",
+        "num_assistant_tokens_schedule": "constant",
+    }
+    assert (told["target"]["attention"], told["target"]["dtype asked for"]) == ("sdpa", "bfloat16")
     assert not any(text in path.read_text() for text in PROMPTS)
     assert [file.name for file in path.parent.iterdir()] == ["certificate.json"]
 
@@ -42,7 +52,8 @@ def test_it_holds_what_it_rests_on(found, tmp_path):
 def test_as_text(found):
     lines = str(found).splitlines()
     assert lines[0] == f"verdict   {found.verdict}"
-    assert any(line.startswith("noise     plain decoding's own scores move by up to 0.0") for line in lines)
+    assert any(line.startswith("noise     alone: plain decoding's own scores move by up to 0.0") for line in lines)
+    assert "lengths   prompts of 7 to 12 tokens and up to 16 new ones; caches that grow" in str(found)
     assert "a rule that moves" in str(found) and lines[-1].startswith("where     bfloat16 on ")
 
 
@@ -57,6 +68,20 @@ def test_in_a_notebook(found):
     assert Reader(faulty._repr_html_()).text.startswith("FAULT") and "1.3 < 2" in Reader(faulty._repr_html_()).text
 
 
+@pytest.mark.parametrize(
+    "texts, tests, verdict",
+    [
+        (["same", "same"], [True, True], "LOSSLESS"),
+        (["same", "tie"], [True], "LOSSLESS UP TO ROUNDING"),
+        (["fault", "tie"], [True], "FAULT"),
+        (["same", "same"], [True, False], "FAULT"),
+        (["tie"], [False], "FAULT"),
+    ],
+)
+def test_the_verdict_follows_from_texts_and_tests(texts, tests, verdict):
+    assert verdict_of(texts, tests) == verdict
+
+
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(found, tmp_path, monkeypatch):
     (tmp_path / "certificate.json").write_text("before")
 
@@ -69,17 +94,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(found, tmp_pat
     with pytest.raises(OSError, match="No space"):
         found.save(tmp_path / "certificate.json")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("certificate.json", "before")]
-
-
-def test_weights_are_told_apart():
-    model = tiny()
-    changed = copy.deepcopy(model)
-    assert described(model) == described(changed)
-    with torch.no_grad():
-        changed.get_output_embeddings().weight.mul_(1.01)
-    assert described(model)["weights"] != described(changed)["weights"]
-    assert described(tiny().to(torch.bfloat16))["weights"] != described(model)["weights"]
-    assert described(tiny().to("meta"))["weights"] is None
 
 
 @pytest.mark.parametrize(

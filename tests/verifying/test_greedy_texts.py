@@ -1,74 +1,26 @@
-"""Greedy: ties are told from faults, by plain decoding's own noise, over the whole text."""
+"""Greedy texts in the real loop: rounding is told from faults, alone, in batches and by default settings."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from toys import tiny, toy_tokenizer
-from verifying_toys import GREEDY, PROMPTS, WRONG_TEXTS, pair, verified
+from verifying_toys import GREEDY, PROMPTS, WRONG_TEXTS, lenient, pair, verified
 
 import hf_specgen
-from hf_specgen import Verdict
+from hf_specgen import SpecUnsupportedError, Verdict
 from hf_specgen.benchmarking.calls import Models, settings_of
 from hf_specgen.cache.reader import Reader
 from hf_specgen.decoding.stops import Stops
 from hf_specgen.verifiers.greedy import GreedyVerifier
-from hf_specgen.verifying.certificate import FAULTY, LOSSLESS, ROUNDING
-from hf_specgen.verifying.greedy import Noise, judge
-from hf_specgen.verifying.reading import Reading, decode, follow, in_blocks
+from hf_specgen.verifying import greedy_texts
+from hf_specgen.verifying.certificate import FAULTY, LOSSLESS, ROUNDING, verdict_of
+from hf_specgen.verifying.reading import decode, follow, in_blocks
 from hf_specgen.verifying.texts import call_of
 
 
 def greedy(draft="noisy", dtype=torch.float32, **options):
     return verified(draft, dtype, temperature=0, **options)
-
-
-# -- one text ----------------------------------------------------------------------------------------------------------
-
-
-def reading(*shortfalls: float, best: float = 20.0) -> Reading:
-    """A text whose tokens 0, 1, … are so far below the best one; three candidates each."""
-    scores = [[best - x, best, best - 1] for x in shortfalls]
-    ids = [[i if x == 0 else 50, i, 51] for i, x in enumerate(shortfalls)]
-    return Reading(torch.tensor(ids), torch.tensor(scores))
-
-
-def noise(moved: float, dtype=torch.float32) -> Noise:
-    plain = reading(0.0, 0.0)
-    other = Reading(plain.ids, plain.scores + torch.tensor([0.0, 0.0, moved]))
-    found = Noise()
-    found.add("2 positions", plain, other, dtype)
-    return found
-
-
-def checked(noise_, *shortfalls, problem=None):
-    text = reading(*shortfalls)
-    return judge(0, "alone", list(range(len(shortfalls))), text.taken, problem, text, noise_)
-
-
-def test_a_gap_within_the_noise_is_a_tie_and_one_beyond_it_a_fault():
-    single, half = noise(1e-5), noise(0.125, torch.bfloat16)
-    assert single.largest == pytest.approx(1e-5, rel=0.1) and half.largest == pytest.approx(0.156, rel=0.01)
-    assert checked(single, 0, 0, 1e-5).verdict == "tie"
-    assert checked(single, 0, 0, 0.01).verdict == "fault"
-    assert checked(half, 0, 0, 0.125).verdict == "tie"
-    assert checked(half, 0, 0, 1.3).verdict == "fault"
-
-
-def test_what_a_dtype_cannot_write_down_is_no_difference():
-    assert noise(0.0, torch.bfloat16).largest == pytest.approx(20 * 2**-7)
-    assert noise(0.0).tolerance == pytest.approx(2 * 20 * 2**-23)
-
-
-def test_the_text_after_a_tie_is_judged_too():
-    tie = checked(noise(0.1), 0, 0.1, 0, 0.05, 0)
-    assert (tie.verdict, tie.diverged_at, tie.gap, tie.others) == ("tie", 1, pytest.approx(0.1, abs=1e-5), 1)
-    assert (tie.token, tie.plain_token) == (50, 1)
-    fault = checked(noise(0.1), 0, 0.1, 0, 3.0, 0)
-    assert (fault.verdict, fault.diverged_at, fault.worst_at) == ("fault", 1, 3)
-    assert fault.why == "token 3 is 3 below the target's best one; rounding explains 0.2"
-
-
-def test_scores_that_are_no_numbers_are_a_fault():
-    assert checked(noise(0.1), 0, float("nan"), 0).verdict == "fault"
 
 
 # -- readings ----------------------------------------------------------------------------------------------------------
@@ -94,12 +46,22 @@ def test_plain_text_is_generates_own_and_its_scores_are_the_best(models):
 @pytest.mark.parametrize("width", [1, 2, 5, 100])
 def test_blocks_and_batches_give_the_scores_of_one_forward_of_everything(models, width):
     plain = [decode(models, call_of(models, [row], 12)) for row in ROWS]
-    together = follow(models, call_of(models, ROWS, 12), plain)
-    for row, own, batched in zip(ROWS, plain, together, strict=True):
+    together = call_of(models, ROWS, 12)
+    batched = follow(models, together, plain), in_blocks(models, together, plain, width)
+    for row, own, *others in zip(ROWS, plain, *batched, strict=True):
         ids = torch.tensor([[*row, *own.taken[:-1]]])
         wanted = models.target(ids).logits[0, len(row) - 1 :].gather(1, own.ids)
-        for got in (own, batched, in_blocks(models, row, own, width, torch.device("cpu"))):
+        for got in (own, *others, *in_blocks(models, call_of(models, [row], 12), [own], width)):
             torch.testing.assert_close(got.scores, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_different_lengths_are_read_in_blocks_as_each_by_itself(models):
+    texts = [decode(models, call_of(models, [row], new)) for row, new in zip(ROWS, (12, 5), strict=True)]
+    together = in_blocks(models, call_of(models, ROWS, 12), texts, 3)
+    for row, text, got in zip(ROWS, texts, together, strict=True):
+        (alone,) = in_blocks(models, call_of(models, [row], 12), [text], 3)
+        assert got.ids is text.ids and got.scores.shape == text.scores.shape
+        torch.testing.assert_close(got.scores, alone.scores, rtol=1e-4, atol=1e-5)
 
 
 def test_a_text_that_is_not_plains_is_read_as_it_is(models):
@@ -117,36 +79,86 @@ def test_a_text_that_is_not_plains_is_read_as_it_is(models):
 @pytest.mark.parametrize("draft", ["close", "contrary", "random"])
 def test_any_draft_is_lossless_in_float32(draft):
     found = greedy(draft, limit=3)
-    assert found.verdict == LOSSLESS and len(found.texts) == 6 and found.drafted > 50
-    assert found.noise.largest < 1e-4 and {"2 positions", "batch of 3"} <= found.noise.by_way.keys()
+    assert found.verdict == LOSSLESS and found.drafted > 50
+    assert [text.how for text in found.texts] == ["alone"] * 3 + ["batch"] * 3 + ["default"]
+    assert all(noise.largest < 1e-4 and noise.decided > 0.9 for noise in found.noise.values())
+    assert {"2 positions", "6 positions"} <= found.noise["alone"].by_way.keys()
+    assert [*found.noise["batch"].by_way] == ["batch of 3", "batch of 3, 6 positions"]
+    assert found.flips.ways["batch"].tokens == sum(text.tokens for text in found.texts if text.how == "batch")
 
 
 @pytest.mark.parametrize("draft", ["close", "contrary"])
 def test_any_draft_is_lossless_up_to_rounding_in_bfloat16(draft):
     found = greedy(draft, torch.bfloat16, limit=3, max_new_tokens=24)
     assert found.lossless, str(found)
-    assert 1e-3 < found.noise.largest < 1
+    assert 1e-3 < found.noise["alone"].largest < 1
+    assert found.flips.passed and found.flips.visible < 0.2
 
 
-def test_equal_scores_of_which_another_one_is_taken_are_ties():
+def ties(first: int):
+    """A pair whose ids 2i and 2i + 1, from the first on, always have equal scores."""
     target, draft = (tiny(seed=seed) for seed in (0, 1))
-    with torch.no_grad():  # ids 2i and 2i + 1 always have equal scores
+    with torch.no_grad():
         head = target.get_output_embeddings().weight
-        head[1::2] = head[::2]
+        head[first + 1 :: 2] = head[first::2]
         target.get_input_embeddings().weight.copy_(head)
+    return target, draft
 
+
+OPTIONS = {"max_new_tokens": 12, "temperature": 0, "prompts": PROMPTS}
+
+
+def test_equal_scores_of_which_another_one_is_taken_are_ties(monkeypatch):
     def last_best(self, proposal, scores, noise_):
         right = GREEDY(self, proposal, scores, noise_)
-        return Verdict(right.accepted, right.next_token | 1)
+        paired = right.next_token >= 40
+        return Verdict(right.accepted, torch.where(paired, right.next_token | 1, right.next_token))
 
-    options = {"max_new_tokens": 12, "temperature": 0, "prompts": PROMPTS}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GreedyVerifier, "accept", last_best)
-        found = hf_specgen.verify(target, draft, toy_tokenizer(), **options)
+    target, draft = ties(40)
+    assert hf_specgen.verify(target, draft, toy_tokenizer(), **OPTIONS).verdict == LOSSLESS
+    monkeypatch.setattr(GreedyVerifier, "accept", last_best)
+    found = hf_specgen.verify(target, draft, toy_tokenizer(), **OPTIONS)
     assert found.verdict == ROUNDING, str(found)
     assert all(text.gap == 0 for text in found.texts if text.verdict == "tie")
-    assert "gap 0: a tie" in str(found)
-    assert hf_specgen.verify(target, draft, toy_tokenizer(), **options).verdict == LOSSLESS
+    assert "gap 0: a tie" in str(found) and found.flips.passed, "none of them is below the best one"
+
+
+def test_where_rounding_hides_the_best_token_nothing_is_verified():
+    with pytest.raises(SpecUnsupportedError, match=r"at only 0% of the positions .*\(--dtype float32\)"):
+        hf_specgen.verify(*ties(0), toy_tokenizer(), **OPTIONS)
+
+
+def test_a_lenient_rule_is_a_fault_by_the_number_of_its_ties(monkeypatch):
+    """Each of its tokens could be rounding."""
+    monkeypatch.setattr(GreedyVerifier, "accept", lenient)
+    found = greedy("close", torch.bfloat16, limit=3, max_new_tokens=96)
+    assert found.verdict == FAULTY and {text.verdict for text in found.texts} <= {"same", "tie"}, str(found)
+    assert found.faults[0].startswith("greedy: alone ") and "below the best one" in found.faults[0]
+    again = verdict_of((text.verdict for text in found.texts), [found.flips.passed])
+    assert again == FAULTY
+
+
+def test_noise_is_that_of_the_blocks_that_were_decoded():
+    """With K = 20 the target reads 21 positions at once, whatever the default is."""
+    found = greedy("close", num_assistant_tokens=20, max_new_tokens=32)
+    assert {"21 positions", "2 positions"} <= found.noise["alone"].by_way.keys()
+    assert [*found.noise["batch"].by_way] == ["batch of 2", "batch of 2, 21 positions"]
+
+
+def test_a_fault_of_the_default_settings_alone_is_found(monkeypatch):
+    """Source and schedule that `generate` chooses by itself are verified, too, on the longest prompt."""
+    run = greedy_texts.speculate
+
+    def wrong_by_default(models, call, strategy, k, source, **options):
+        found = run(models, call, strategy, k, source, **options)
+        return found if k is not None else replace(found, ids=[[(ids[0] + 1) % 60, *ids[1:]] for ids in found.ids])
+
+    (text,) = (text for text in greedy("close").texts if text.how == "default")
+    assert (text.prompt, text.verdict) == (0, "same"), "the longest"
+    monkeypatch.setattr(greedy_texts, "speculate", wrong_by_default)
+    found = greedy("close")
+    assert [text.how for text in found.texts if text.verdict == "fault"] == ["default"]
+    assert "prompt 0, default, where generate() decides: " in str(found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -193,8 +205,7 @@ def test_a_text_that_ends_wrongly_is_a_fault(kind, monkeypatch):
     text = decode(own, call_of(own, [toy_tokenizer()(PROMPTS[0])["input_ids"]], 16)).taken
     at = next(i for i in range(4, 16) if text[i] not in text[:i])
     monkeypatch.setattr(target.generation_config, "eos_token_id", text[at])
-    (right,) = greedy("close", prompts=PROMPTS[:1]).texts
-    assert (right.verdict, right.tokens) == ("same", at + 1)
+    assert {(text.verdict, text.tokens) for text in greedy("close", prompts=PROMPTS[:1]).texts} == {("same", at + 1)}
     monkeypatch.setattr(Stops, "end", wrong)
     found = greedy("close", prompts=PROMPTS[:1])
     assert found.verdict == FAULTY
