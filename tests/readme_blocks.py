@@ -1,4 +1,5 @@
-"""The code of the README and of docs/: blocks with file and line, shell commands with every optional part and without; links."""
+"""The code of the README and of docs/: blocks with file and line, shell commands with every optional part and without;
+links."""
 
 from __future__ import annotations
 

@@ -204,8 +204,8 @@ class Reader:
         else:
             inputs[self.ids_name] = ids
         if self.keeps_logits:  # some preparations ask for the last one only
-            kept = widths.fast_width(len(ids), keep + padding, self.slow_counts) if keep else 0  # the head is a layer, too
-            inputs["logits_to_keep"] = min(kept, ids.shape[1])
+            quick = widths.fast_width(len(ids), keep + padding, self.slow_counts) if keep else 0  # the head's, too
+            inputs["logits_to_keep"] = min(quick, ids.shape[1])
         self.forwards += 1
         with attention.folding():
             outputs = self.model(**inputs, return_dict=True)
