@@ -5,6 +5,7 @@ import io
 from typing import get_args
 
 import pytest
+import torch
 from rich.console import Console
 
 import hf_specgen
@@ -13,7 +14,7 @@ from hf_specgen.cli import check_pair, terminal, verify
 from hf_specgen.display import certificate, pair
 from hf_specgen.pairing.report import Verdict
 from hf_specgen.verifying.certificate import FAULTY, LOSSLESS, ROUNDING
-from hf_specgen.verifying.greedy import Noise, TextCheck
+from hf_specgen.verifying.greedy import Counts, Flips, Noise, TextCheck
 
 CODES = {"green": "32", "yellow": "33", "red": "31"}
 
@@ -40,10 +41,9 @@ def test_of_a_pair(verdict, screen):
 def test_of_a_certificate(verdict, text, screen):
     made = Certificate(
         [TextCheck(0, "alone", 4, text, why="no")],
-        Noise(by_way={"2 positions": 1e-6}),
+        {"alone": Noise(by_way={"2 positions": 1e-6}, leads=[torch.ones(4)])},
+        Flips({"alone": Counts(0, 4, 0, 4)}),
         laws=[],
-        drafted=4,
-        accepted=2,
         target={"dtype": "float32"},
         draft={},
         machine={"device": "cpu"},
