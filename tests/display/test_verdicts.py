@@ -47,8 +47,8 @@ def test_of_a_certificate(verdict, text, screen):
         target={"dtype": "float32"},
         draft={},
         machine={"device": "cpu"},
-        settings={},
-        prompts={},
+        settings={"max_new_tokens": 4},
+        prompts={"count": 1, "tokens": [4]},
         seconds=1.0,
         date="2026-01-01",
     )
