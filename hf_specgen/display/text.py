@@ -118,10 +118,8 @@ def coloured(
     rows = []
     for index, ids in enumerate(out.sequences.tolist()):
         prompt, new = ids[:columns], ids[columns:]
-        if stats.rows:
-            sources = stats.rows[index].token_sources
-        else:  # decoded plainly, by transformers, which counts no rows
-            sources = [TARGET.source] * _length(new, tokenizer)
+        # Plain decoding, transformers' own, counts no rows.
+        sources = stats.rows[index].token_sources if stats.rows else [TARGET.source] * _length(new, tokenizer)
         texts = pieces_of(tokenizer, new[: len(sources)], prompt)
         whole = tokenizer.decode(
             ids[: columns + len(sources)], skip_special_tokens=True, clean_up_tokenization_spaces=False
