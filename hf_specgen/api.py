@@ -88,6 +88,8 @@ class SpecGenerationMixin(GenerationMixin):
                     )
             return _inherited(self, "generate")(self, *args, **kwargs)
         settings = SimpleNamespace(**{name: x for name, x in defaults.items() if name in (*ARGUMENTS, "spec_config")})
+        if kwargs.get("assistant_model", defaults.get("assistant_model")) is not defaults.get("assistant_model"):
+            defaults = {name: x for name, x in defaults.items() if name != "assistant_tokenizer"}  # of another draft
         kwargs = {name: x for name, x in defaults.items() if name not in vars(settings)} | kwargs
         kwargs.update(zip(_POSITIONAL, args, strict=False))
         stream = Stream(kwargs.get("streamer"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from .advice import Advice
+    from .advice import AdviceList
 
 
 def _ratio(a: float, b: float) -> float | None:
@@ -239,7 +239,7 @@ class SpecStats(_Figures):
             return None
         return self.plain_steps * self.target_step_seconds / self.decode_seconds
 
-    def advice(self) -> "list[Advice]":
+    def advice(self) -> "AdviceList":
         """Why the speed-up is what it is, and what to change: see `hf_specgen.advice`."""
         from .advice import advice  # which reads these statistics
 
@@ -290,8 +290,7 @@ class SpecStats(_Figures):
             ),
             (
                 "speed-up",
-                f"{_show(self.actual_speedup, '.2f', '×')} actual, "
-                f"{_show(self.theoretical_speedup, '.2f', '×')} theoretical",
+                f"{_show(self.actual_speedup, '.2f', '×')} (in theory {_show(self.theoretical_speedup, '.2f', '×')})",
             ),
             *(("without drafts", reason) for reason in reasons),
         ]

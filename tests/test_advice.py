@@ -6,6 +6,7 @@ import pytest
 
 from hf_specgen import RowStats, SpecStats
 from hf_specgen.advice import RULES, advice
+from hf_specgen.lengths.planner import BLIND
 
 K = 4
 
@@ -67,7 +68,8 @@ SIDES = {
         made(plain_steps=97, target_step_seconds=1.0, verify_seconds=100),
     ),
     "fallback": (made(fallback_reason="no room"), made()),
-    "off": (made(off_reason="it cannot win"), made()),
+    "off": (made(off_reason="it cannot win"), made(off_reason=BLIND)),
+    "costs not known": (made(off_reason=BLIND), made(off_reason="it cannot win")),
 }
 
 
@@ -201,3 +203,9 @@ def test_the_order_is_the_causes_first():
         "temperature",
         "overhead",
     ]
+
+
+def test_a_list_of_advice_reads_as_sentences():
+    found = made(off_reason=BLIND).advice()
+    assert str(found) == "\n".join(map(str, found)) and "-> To draft, pass spec_session" in str(found)
+    assert str(SpecStats().advice()) == "no advice: nothing stands out"

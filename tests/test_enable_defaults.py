@@ -322,3 +322,19 @@ def test_another_custom_generate_is_not_mixed_with_the_defaults(target, draft):
     ids = prompts([4])["input_ids"]
     assert torch.equal(target.generate(ids, custom_generate=own), ids)
     assert len(seen) == 1 and "spec_strategy" not in seen[0]
+
+
+def test_another_draft_of_a_call_does_not_read_with_the_tokenizer_of_the_defaults(target, draft, batch, monkeypatch):
+    own, read = toy_tokenizer(), []
+    pair_up = hf_specgen.api.pair_up
+    monkeypatch.setattr(
+        hf_specgen.api,
+        "pair_up",
+        lambda model, draft, ours, theirs: read.append(theirs) or pair_up(model, draft, ours, theirs),
+    )
+    hf_specgen.enable(target, assistant_model=draft, assistant_tokenizer=own, tokenizer=own, **DRAFTING)
+    other = copy.deepcopy(draft)
+    for options in ({}, {"assistant_model": draft}, {"assistant_model": other}):
+        stats_of(target, batch, **options)
+    stats_of(target, batch, assistant_model=other, assistant_tokenizer=own)
+    assert read == [own, own, None, own]

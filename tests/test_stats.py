@@ -508,7 +508,7 @@ def test_str_shows_the_figures(scripted):
         "67% 100% 50% 100%",
         "2.50",
         "4 target, 3 draft",
-        "not measured actual",
+        "not measured (in theory ",
     ):
         assert piece in shown
     assert max(map(len, shown.splitlines())) <= 100

@@ -32,6 +32,13 @@ class Advice:
         return f"{self.rule}: {self.seen}\n  {self.means}\n  -> {self.do}\n  ({self.source})"
 
 
+class AdviceList(list[Advice]):
+    """The most decisive first; `print` shows sentences."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no advice: nothing stands out"
+
+
 @dataclass(frozen=True)
 class Rule:
     """Speaks where `speaks(figure, threshold)`.

@@ -2,6 +2,7 @@
 
 import operator
 
+from ..lengths.planner import BLIND, REMEDY, WAITING
 from . import figures
 from .rule import Rule
 
@@ -20,8 +21,18 @@ RULES = (
         "memory ran out.",
     ),
     Rule(
+        name="costs not known",
+        figure=lambda stats: int(stats.off_reason == BLIND),
+        speaks=operator.gt,
+        threshold=0,
+        source="by definition",
+        seen=lambda stats, _: f"the draft was not used: {WAITING}.",
+        means="Equal seeds give equal ids with any neighbours, so no row may look at the clock or at the others.",
+        do=f"To draft, {REMEDY}.",
+    ),
+    Rule(
         name="off",
-        figure=lambda stats: int(stats.off_reason is not None),
+        figure=lambda stats: int(stats.off_reason not in (None, BLIND)),
         speaks=operator.gt,
         threshold=0,
         source="by definition",

@@ -72,6 +72,7 @@ class Bench:
         if device is not None and not self.target.named and (draft is None or not self.draft.named):
             raise ValueError(f"The models are loaded already, so device={device!r} would do nothing: leave it out.")
         self.tokenizer = tokenizer or self.target.tokenizer()
+        self._check_contexts()
         self.groups = groups(tasks, self.settings, self.tokenizer)
         self._check_lengths()
         self.store = Store(out, self._manifest(tasks, home if self.target.named else self.target.given.device))
@@ -114,14 +115,22 @@ class Bench:
             self.store.close()
         return self.records
 
+    def _check_contexts(self) -> None:
+        """Before so much text is made."""
+        room, longest = self.target.context_length(), max(self.settings.contexts)
+        if longest and longest + self.settings.max_new_tokens > room:
+            raise ValueError(
+                f"A context of {longest} tokens and {self.settings.max_new_tokens} new ones do not fit into the "
+                f"target's {room} positions: ask for less."
+            )
+
     def _check_lengths(self) -> None:
         room = self.target.context_length()
         for job in (job for group in self.groups for job in group):
             if job.columns + self.settings.max_new_tokens > room:
-                what = f"filled up to {job.context} tokens" if job.context else f"of {job.columns} tokens"
                 raise ValueError(
-                    f"A prompt of {job.task!r} {what} and {self.settings.max_new_tokens} new ones do not fit into the "
-                    f"target's {room} positions: leave out the task, or ask for less."
+                    f"A prompt of {job.task!r} of {job.columns} tokens and {self.settings.max_new_tokens} new ones do not "
+                    f"fit into the target's {room} positions: leave out the task, or ask for less."
                 )
 
     def _manifest(self, tasks: Tasks, device: torch.device) -> dict[str, Any]:

@@ -130,12 +130,12 @@ def _ids(pooled: list[Summary], names: dict[Contender, str]) -> Iterator[Rendera
     lines = _lines()
     same = [names[summary.contender] for summary in compared if summary.same == summary.compared]
     if same:
-        lines.add_row("all as plain's", Text(", ".join(same)))
+        lines.add_row("all calls", Text(", ".join(same)))
     for summary in compared:
         if summary.same < summary.compared:
             count = f"{summary.same} of {_calls(summary.compared)}"
             lines.add_row(Text(count, "yellow"), _partings(names[summary.contender], summary.partings))
-    yield from (Text("\nIds"), lines)
+    yield from (Text("\nIds as plain decoding's (below float32 they may part at near ties: hf-specgen verify)"), lines)
 
 
 def _partings(name: str, partings: tuple[Parting, ...]) -> Text:
@@ -145,7 +145,7 @@ def _partings(name: str, partings: tuple[Parting, ...]) -> Text:
         for one in partings[:LISTED]
     ]
     rest = len(partings) - LISTED
-    return Text(f"{name}, parted: {'; '.join(listed)}" + (f"; and {rest} more" if rest > 0 else ""))
+    return Text(f"{name}; others part: {'; '.join(listed)}" + (f"; and {rest} more" if rest > 0 else ""))
 
 
 def _errors(pooled: list[Summary], names: dict[Contender, str]) -> Iterator[RenderableType]:

@@ -63,6 +63,8 @@ def described(error: Exception) -> str:
     """For its one line; the traceback is printed here where it is asked for."""
     if os.environ.get(TRACEBACK):
         _say("".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     if {kind.__name__ for kind in type(error).__mro__} & {*FORESEEN} and str(error):
         return str(error)
     return f"{type(error).__name__}: {error} ({TRACEBACK}=1 shows where)"

@@ -28,8 +28,7 @@ def report(stats: SpecStats, everything: bool, advice: bool) -> None:
     if everything:
         on.print(str(stats), markup=False)
     if advice:
-        found = stats.advice()
-        on.print("\n".join(map(str, found)) or "no advice: nothing stands out", markup=False)
+        on.print(str(stats.advice()), markup=False)
 
 
 def to_dict(answer: Answer) -> dict[str, Any]:

@@ -34,10 +34,12 @@ BLIND_WIDTH = 0.06
 """And the model drafts no more tokens than cost so much of a step: in a forward that is shared, all pay for the longest
 draft. On a GPU this leaves six. On a CPU it leaves one, and nothing is drafted: rows that judge the same draft by their
 own texts come to different ends, and those that draft would hold up the others by more than they gain."""
-BLIND = (
+WAITING = (
     "sampled rows are planned apart, and without known costs those that draft could hold up others by more than they "
-    'gain: pass spec_session=SpecSession(), a tuned spec_config, or spec_strategy="coupled"'
+    "gain"
 )
+REMEDY = 'pass spec_session=SpecSession(), a tuned spec_config, or spec_strategy="coupled"'
+BLIND = f"{WAITING}: {REMEDY}"
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""

@@ -32,8 +32,11 @@ def parse_devices(text: str, cpu: int | str | None = None) -> dict[Device, int]:
         count, times, size = part.rpartition("x")
         if times and not count.strip().isdecimal():
             raise ValueError(f'{part!r} is no group of devices: write it like "4x80GB".')
+        memory = parse_size(size)
+        if memory < UNITS["K"]:  # a unit was forgotten
+            raise ValueError(f'{part!r} has {memory} bytes a device: write it like "4x80GB".')
         for _ in range(int(count) if times else 1):
-            devices[len(devices)] = parse_size(size)
+            devices[len(devices)] = memory
     if cpu is not None:
         devices["cpu"] = parse_size(cpu)
     if not devices:

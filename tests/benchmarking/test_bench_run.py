@@ -157,6 +157,8 @@ def test_without_a_draft(pair):
 def test_prompts_that_do_not_fit(pair):
     with pytest.raises(ValueError, match=r"of 'one' .* and 600 new ones do not fit into the target's 512 positions"):
         bench(pair, max_new_tokens=600)
+    with pytest.raises(ValueError, match=r"A context of 99999999 tokens .* do not fit into the target's 512 positions"):
+        bench(pair, contexts=(0, 99_999_999))
 
 
 def test_arguments_that_would_do_nothing(pair):

@@ -330,7 +330,7 @@ def test_devices_as_written():
     }
     assert parse_devices("", cpu=5) == {"cpu": 5}
     assert parse_size("80") == 80 and parse_size("0") == 0
-    for wrong in ("", "4x", "x80GB", "four x80GB", "80gb", "2x3x4GB", "-1GB"):
+    for wrong in ("", "4x", "x80GB", "four x80GB", "80gb", "2x3x4GB", "-1GB", "4x80"):
         with pytest.raises(ValueError):
             parse_devices(wrong)
 
