@@ -129,8 +129,8 @@ class Bench:
         for job in (job for group in self.groups for job in group):
             if job.columns + self.settings.max_new_tokens > room:
                 raise ValueError(
-                    f"A prompt of {job.task!r} of {job.columns} tokens and {self.settings.max_new_tokens} new ones do not "
-                    f"fit into the target's {room} positions: leave out the task, or ask for less."
+                    f"A prompt of {job.task!r} of {job.columns} tokens and {self.settings.max_new_tokens} new ones do "
+                    f"not fit into the target's {room} positions: leave out the task, or ask for less."
                 )
 
     def _manifest(self, tasks: Tasks, device: torch.device) -> dict[str, Any]:
