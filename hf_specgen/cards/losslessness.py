@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..verifying.certificate import lengths_of
 from ..verifying.greedy import SAME
+from ..verifying.ways import Way
 from .commands import block
 from .parts import NEAR_TIES, Section, facts, table
 
@@ -16,6 +17,7 @@ NOT_VERIFIED = (
     f"Not verified for this card. By construction the target's text does not depend on the draft ({NEAR_TIES}); "
     "`hf-specgen verify` checks it where you run it."
 )
+NOT_SAMPLED = "Sampling was not tested."
 MEANING = {
     "LOSSLESS": "every greedy text is plain decoding's own, token by token",
     "LOSSLESS UP TO ROUNDING": "greedy texts part from plain decoding's at ties only, within twice the noise that "
@@ -63,30 +65,30 @@ def _parts(told: dict[str, Any], run: BenchRun | None) -> list[str]:
         ("where", f"{told['target']['dtype']} on {machine['device']}, {machine['threads']} threads, {versions}"),
         ("when", f"{told['date']}, {told['seconds']:.0f} s"),
     ]
-    laws = [
+    parts = [block([told["command"]] if told.get("command") else []), facts(rows)]
+    parts += ["\n".join(f"- {fault}" for fault in told["faults"]), _partings(greedy["noise"], run)]
+    return [*parts, *(_sampled(told["sampling"], settings["sampled"]) if told["sampling"] else [NOT_SAMPLED])]
+
+
+def _sampled(laws: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
+    rows = [
         [
             law["strategy"],
             f"{law['temperature']:g}",
             str(law["samples"]),
             f"{law['accepted']} of {law['drafted']}",
             f"{law['p_value']:.2g}",
-            f"{law['visible_shift']:.1%}",
         ]
-        for law in told["sampling"]
+        for law in laws
     ]
-    parts = [block([told["command"]] if told.get("command") else []), facts(rows)]
-    parts += ["\n".join(f"- {fault}" for fault in told["faults"]), _partings(greedy["noise"], run)]
-    if laws:
-        head = ["sampling", "temperature", "continuations", "drafts accepted", "p-value", "smallest visible error"]
-        parts += [
-            table(head, laws),
-            "The p-value is that of drawing such tokens under the target's own law, over all tests. The smallest "
-            "visible error is the share of the probability that a wrong rule has to move to be seen "
-            f"{told['sampling'][0]['power']:.0%} of the times.",
-        ]
-    else:
-        parts.append("Sampling was not tested.")
-    return parts
+    ways = "; ".join(Way(**way).name for way in settings["ways"])
+    return [
+        table(["sampling", "temperature", "continuations", "drafts accepted", "p-value"], rows),
+        "The p-value is that of drawing such tokens under the target's own law, over all tests. "
+        f"{settings['num_assistant_tokens']} tokens were drafted in a round, by a {settings['schedule']} schedule, in "
+        f"these ways: {ways}. Other lengths of drafts, processors and settings of the models' own were not tested.",
+        "\n".join(f"- {law['strategy']}: {line}" for law in laws for line in law["limits"]),
+    ]
 
 
 def _noise(noise: dict[str, Any]) -> str:

@@ -45,9 +45,10 @@ def command(
     Greedy text (alone, in a batch, and as generate() decides by itself) is held against plain decoding and its own
     noise: every token is judged by plain decoding's scores after the text's own beginning. A TIE is within twice the
     noise that plain decoding itself shows between widths of a forward and batch sizes, and there may be no more of them
-    than rounding makes. Longer texts: --max-new-tokens. Sampled tokens go through exact tests of their law, whose power
-    is stated (--temperature 0 leaves them out; at most 3 tokens are drafted in a round there). Nothing is written if it
-    is interrupted.
+    than rounding makes. Longer texts: --max-new-tokens. Sampled tokens go through exact tests of their law: drafted by
+    the model and copied from the text, with top-k, top-p, a repetition penalty and without. Which wrong rules would
+    have been seen is stated. (--temperature 0 leaves them out; at most 3 tokens are drafted in a round there.) Nothing
+    is written if it is interrupted.
     """
     out = checked_out("--out", out)
     from hf_specgen.verifying.verification import Verification

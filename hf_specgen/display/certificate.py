@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..verifying import telling
 from ..verifying.certificate import FAULTY, LOSSLESS, ROUNDING
+from ..verifying.law import LEVEL
 from . import html
 from .verdicts import BAD, GOOD
 
@@ -55,15 +57,11 @@ def _sampled(certificate: Certificate) -> str:
             str(law.samples),
             f"{law.accepted} of {law.drafted}",
             f"{law.p_value:.2g}",
-            f"{law.visible_shift:.1%}",
             "passed" if law.passed else "<b>fault</b>",
         )
         for law in certificate.laws
     ]
-    head = ("sampling", "temperature", "samples", "accepted", "p", "visible shift", "")
-    law = certificate.laws[0]
-    told = (
-        f"Visible shift: the probability that a wrong rule has to move to be seen with {law.power:.0%} certainty. "
-        f"A lossless rule fails once in {1 / law.level:,.0f} times."
-    )
-    return html.table(rows, head) + html.muted(told)
+    head = ("sampling", "temperature", "samples", "accepted", "p", "")
+    notes = [f"{law.strategy}: {line}" for law in certificate.laws for line in telling.limits(law)]
+    notes.append(f"A lossless pair fails these tests about once in {1 / LEVEL:,.0f} times.")
+    return html.table(rows, head) + "".join(f"<div>{html.muted(note)}</div>" for note in notes)

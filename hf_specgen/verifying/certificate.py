@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
+from . import telling
 from .greedy import FAULT, SAME, TIE, Flips, Noise, TextCheck
-from .law import Law, SetTest
+from .law import Law
 from .texts import DEFAULT
 
 LOSSLESS, ROUNDING, FAULTY = "LOSSLESS", "LOSSLESS UP TO ROUNDING", "FAULT"
 FORMAT = 2
-WORDS = {
-    "draft": "tokens that the draft finds likelier",
-    "best": "the target's most probable token",
-    "rare": "tokens of less than one percent",
-    "low": "ids below the median",
-}
 
 
 def verdict_of(texts: Iterable[str], tests: Iterable[bool]) -> str:
@@ -79,7 +74,7 @@ class Certificate:
         """One line for each."""
         greedy = [f"{_place(t)}: {t.why}" for t in self.texts if t.verdict == FAULT]
         greedy += [] if self.flips.passed else [f"greedy: {self.flips}"]
-        return greedy + [f"{law.strategy}: {_told(law.worst, law)}" for law in self.laws if not law.passed]
+        return greedy + [fault for law in self.laws for fault in telling.faults(law)]
 
     @property
     def verdict(self) -> str:
@@ -104,7 +99,7 @@ class Certificate:
                 "flips": self.flips.to_dict(),
                 "texts": [{name: _finite(x) for name, x in asdict(text).items()} for text in self.texts],
             },
-            "sampling": [_law_to_dict(law) for law in self.laws],
+            "sampling": [telling.to_dict(law) for law in self.laws],
         } | {
             name: getattr(self, name)
             for name in ("target", "draft", "machine", "settings", "prompts", "seconds", "date", "command")
@@ -122,7 +117,7 @@ class Certificate:
 
     def __str__(self) -> str:
         lines = [f"verdict   {self.verdict}", *(f"- {fault}" for fault in self.faults)]
-        lines += [*self._greedy(), *(line for law in self.laws for line in _summary(law))]
+        lines += [*self._greedy(), *(line for law in self.laws for line in telling.summary(law))]
         if not self.laws:
             lines.append("sampling  not tested (temperature 0)")
         dtype, device = self.target["dtype"], self.machine["device"]
@@ -179,38 +174,3 @@ def lengths_of(prompts: dict[str, Any], settings: dict[str, Any]) -> str:
 
 def _place(text: TextCheck) -> str:
     return f"prompt {text.prompt}, {text.how}"
-
-
-def _summary(law: Law) -> list[str]:
-    shift = (
-        f"a rule that moves {law.visible_shift:.1%} of the probability would be seen with {law.power:.0%}, and one "
-        f"that moves none is blamed once in {1 / law.level:,.0f} times"
-    )
-    lines = [
-        f"sampling  {law.strategy}, temperature {law.temperature:g}: {law.samples} continuations of "
-        f"{len(law.contexts)} contexts ({law.accepted} of {law.drafted} drafted tokens accepted, {law.rejections} "
-        f"rejections, {law.bonuses} bonus tokens): p = {law.p_value:.2g} over {len(law.tests)} tests",
-        f"  least likely: {_told(law.worst, law)}",
-        f"  {shift}",
-    ]
-    if law.disagreement is not None:
-        is_close = law.disagreement < law.visible_shift
-        close = ": too close for a wrong rule to show; more --samples, or another draft" if is_close else ""
-        lines.append(f"  the draft's law is {law.disagreement:.1%} from the target's there (total variation){close}")
-    return lines
-
-
-def _told(test: SetTest, law: Law) -> str:
-    where = "all drafted tokens" if test.position is None else f"token {test.position}"
-    return (
-        f"{WORDS[test.set]}, {where}: {test.observed} of {test.draws} drawn, {test.expected:.1f} expected "
-        f"(p = {test.p_value:.2g}, {test.adjusted:.2g} for {len(law.tests)} tests)"
-    )
-
-
-def _law_to_dict(law: Law) -> dict[str, Any]:
-    told = asdict(law)
-    for context in told["contexts"]:
-        context["ids"] = len(context["ids"])  # the prompts are the user's own
-    derived = ("p_value", "passed", "visible_shift", "disagreement")
-    return told | {name: getattr(law, name) for name in derived}

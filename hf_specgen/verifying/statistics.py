@@ -32,6 +32,10 @@ class Draws:
     def __len__(self) -> int:
         return len(self.inside)
 
+    def where(self, mask: torch.Tensor) -> Draws:
+        """Those of a bool `[n]`."""
+        return Draws(self.inside[mask], self.chance[mask], self.slack[mask])
+
     @property
     def deviation(self) -> float:
         """Standard deviation of the number inside; of at least one draw, as the number is whole."""

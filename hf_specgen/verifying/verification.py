@@ -21,10 +21,12 @@ from ..errors import SpecUnsupportedError
 from ..measuring.prompts import encode, read_prompts
 from ..pairing.places import device_at
 from ..verifiers import STRATEGIES
-from . import contexts, law
+from . import sampled
 from .certificate import Certificate
 from .fingerprints import described, packages_of
 from .greedy_texts import GreedyTexts
+from .law import Law
+from .table import Rounding
 from .texts import MODES
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class Verification:
         temperature: of the sampled tokens; 0 leaves sampling out.
         strategies: whose laws are tested. Greedily, all of them are one.
         num_assistant_tokens: drafted in a round (in the law test three at most).
-        samples: continuations that are drawn for each strategy: four times as many see half as large an error.
+        samples: continuations that are drawn for each strategy, at least four a prompt: four times as many see half as
+            large an error.
         seed: of the draws.
         dtype, device, draft_quantization: as in `load_pair`, for what is not loaded yet.
 
@@ -97,16 +100,19 @@ class Verification:
             "samples": samples,
             "seed": seed,
             "greedy": MODES,
+            "sampled": sampled.settings(num_assistant_tokens),
         }
         self.device = device
         device_at(device, "device")
         prompts = _chosen(prompts, limit)
         self.target, self.draft = Side("target", target, dtype), Side("draft", draft, dtype, draft_quantization)
         self.tokenizer = tokenizer or self.target.tokenizer()
+        if temperature and samples < (least := sampled.LEAST * len(prompts)):
+            raise ValueError(f"samples={samples}: draw at least {least}, {sampled.LEAST} for each prompt.")
         self.rows = [encode(self.tokenizer, prompt)["input_ids"][0].tolist() for prompt in prompts]
         self.prompts = {"count": len(prompts), "sha256": hash_of(prompts), "tokens": [*map(len, self.rows)]}
         room = self.target.context_length()
-        if (longest := max(map(len, self.rows))) + max_new_tokens + law.DRAFTED + 2 > room:
+        if (longest := max(map(len, self.rows))) + max_new_tokens + sampled.NEW > room:
             raise ValueError(
                 f"A prompt of {longest} tokens and {max_new_tokens} new ones do not fit into the target's {room} "
                 "positions: leave it out, or ask for less."
@@ -158,30 +164,20 @@ class Verification:
         """Texts that are decoded or read, and batches that are drawn."""
         prompts = len(self.rows)
         greedy = GreedyTexts.steps(prompts)
-        draws = law.batches(self.settings["samples"]) * len(self.settings["strategies"])
-        return greedy + (prompts + draws if self.settings["temperature"] else 0)
+        if not self.settings["temperature"]:
+            return greedy
+        return greedy + sampled.steps(prompts, self.settings["samples"], self.settings["strategies"])
 
-    def _laws(self, models: Models, greedy: GreedyTexts, steps: _Steps) -> list[law.Law]:
-        temperature = self.settings["temperature"]
-        k = min(law.DRAFTED, self.settings["num_assistant_tokens"])
-        places = []
-        for prompt, (ids, plain) in enumerate(zip(self.rows, greedy.plain, strict=True)):
-            places.append(contexts.choose(models, prompt, ids, plain.taken, temperature, k))
-            steps.done("contexts")
-        return [
-            law.check_law(
-                models,
-                places,
-                strategy,
-                temperature=temperature,
-                samples=self.settings["samples"],
-                k=k,
-                noise=max(noise.typical for noise in greedy.noise.values()),
-                seed=self.settings["seed"],
-                listener=lambda strategy=strategy: steps.done(f"sampling, {strategy}"),
-            )
-            for strategy in self.settings["strategies"]
-        ]
+    def _laws(self, models: Models, greedy: GreedyTexts, steps: _Steps) -> list[Law]:
+        names = ("temperature", "strategies", "samples", "num_assistant_tokens", "seed")
+        noises = greedy.noise.values()
+        return sampled.check_laws(
+            models,
+            [(ids, plain.taken) for ids, plain in zip(self.rows, greedy.plain, strict=True)],
+            Rounding(max(noise.typical for noise in noises), max(noise.largest for noise in noises)),
+            steps.done,
+            **{name: self.settings[name] for name in names},
+        )
 
 
 class _Steps:

@@ -13,6 +13,7 @@ from verifying_toys import PROMPTS, verified
 
 import hf_specgen
 from hf_specgen import SpecUnsupportedError
+from hf_specgen.cards.losslessness import losslessness
 from hf_specgen.verifying.certificate import verdict_of
 
 
@@ -32,8 +33,11 @@ def test_it_holds_what_it_rests_on(found, tmp_path):
     assert flips["passed"] and 0 < flips["visible"] < 1 and flips["p_value"] >= flips["level"]
     assert len(told["greedy"]["texts"]) == 5 and told["greedy"]["drafted"] > 0
     assert [law["strategy"] for law in told["sampling"]] == ["rejection", "block"]
-    assert told["sampling"][0]["passed"] and 0 < told["sampling"][0]["visible_shift"] < 1
-    assert len(told["sampling"][0]["tests"]) == 24 and told["sampling"][0]["power"] == 0.9
+    sampled = told["sampling"][0]
+    assert sampled["passed"] and sampled["level"] == 1e-4 / 2 and sampled["power"] == 0.9
+    assert all(0 < shift < 1 for shift in sampled["visible_shifts"].values()) and sampled["draws"] == [24, 8, 24, 8]
+    assert [rule["would_show"] for rule in sampled["wrong_rules"]] and len(sampled["tests"]) > 24
+    assert [way["source"] for way in told["settings"]["sampled"]["ways"]] == ["draft", "hybrid", "draft"]
     assert told["target"]["dtype"] == "bfloat16" and len(told["target"]["weights"]) == 16
     assert told["machine"]["versions"]["torch"] and told["date"].endswith("+00:00")
     digest = hashlib.sha256(json.dumps(PROMPTS[:2]).encode()).hexdigest()
@@ -54,13 +58,15 @@ def test_as_text(found):
     assert lines[0] == f"verdict   {found.verdict}"
     assert any(line.startswith("noise     alone: plain decoding's own scores move by up to 0.0") for line in lines)
     assert "lengths   prompts of 7 to 12 tokens and up to 16 new ones; caches that grow" in str(found)
-    assert "a rule that moves" in str(found) and lines[-1].startswith("where     bfloat16 on ")
+    assert "a rule that moves" in str(found) and "a lossless rule is blamed about once in 20,000 times" in str(found)
+    assert lines[-1].startswith("where     bfloat16 on ")
 
 
 def test_in_a_notebook(found):
     text = Reader(found._repr_html_()).text
     assert text.startswith(found.verdict) and f"prompt 0, alone {found.texts[0].verdict} 16" in text
     assert all(f"{law.strategy} 1 64" in text for law in found.laws) and "passed" in text
+    assert "have been seen: " in text
     greedy = dataclasses.replace(found, laws=[])
     assert "not tested (temperature 0)" in Reader(greedy._repr_html_()).text
     wrong = dataclasses.replace(found.texts[0], verdict="fault", why="1.3 < 2")
@@ -80,6 +86,15 @@ def test_in_a_notebook(found):
 )
 def test_the_verdict_follows_from_texts_and_tests(texts, tests, verdict):
     assert verdict_of(texts, tests) == verdict
+
+
+def test_a_card_says_how_it_was_sampled_and_what_would_have_been_seen(found):
+    text = losslessness(found.to_dict(), None).text
+    assert "in these ways: draft; hybrid, top-p 0.9, repetition penalty 1.2; draft, top-k 8. Other lengths" in text
+    assert "- rejection: would have been seen: everything accepted (" in text
+    unread = dataclasses.replace(found.laws[0], unread="its ids are not the target's", wrong_rules=[])
+    text = losslessness(dataclasses.replace(found, laws=[unread]).to_dict(), None).text
+    assert "- rejection: the draft's law is not known (its ids are not the target's)" in text
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(found, tmp_path, monkeypatch):

@@ -2,27 +2,52 @@
 
 from functools import cache
 
+import pytest
 import torch
-from toys import contrary, noisy, tiny, toy_tokenizer
+from toys import VOCAB, contrary, noisy, tiny, toy_tokenizer
 
 import hf_specgen
 from hf_specgen import Proposal, Verdict, noise
+from hf_specgen.decoding import loop
+from hf_specgen.drafters import hybrid
 from hf_specgen.noise import ACCEPT, DRAFT, NEXT
-from hf_specgen.verifiers import base, rejection
+from hf_specgen.verifiers import base, block, rejection
+from hf_specgen.verifiers.block import BlockVerifier
+from hf_specgen.verifiers.coupled import CoupledVerifier
 from hf_specgen.verifiers.greedy import GreedyVerifier
 from hf_specgen.verifiers.rejection import RejectionVerifier
 
 PROMPTS = ["the cab sing", "a thing", "bring the ring"]
 ACCEPTS = RejectionVerifier.accept
 GREEDY = GreedyVerifier.accept
+COUPLED = CoupledVerifier.accept
+PROCESSED, JOINED = loop.on_target, hybrid.joined
 
 
 @cache
 def pair(draft: str = "noisy", dtype: torch.dtype = torch.float32):
-    """Target and draft: "close", "noisy", "contrary", "random"."""
+    """Target and draft: "close", "noisy", "contrary", "random"; "raised" (noisy, with logits as large as real models');
+    "three" (three tokens, each time with the same probabilities: texts repeat, and acceptance has weights)."""
+    if draft == "three":
+        return three_tokens(0.4, 0.3, 0.3).to(dtype), three_tokens(0.8, 0.18, 0.02).to(dtype)
     target = tiny()
-    makes = {"close": noisy, "noisy": lambda t: noisy(t, 0.3), "contrary": contrary, "random": lambda t: tiny(seed=9)}
-    return target.to(dtype), makes[draft](tiny()).to(dtype)
+    makes = {"close": noisy, "contrary": contrary, "random": lambda t: tiny(seed=9)}
+    found = makes.get(draft, lambda t: noisy(t, 0.3))(tiny())
+    if draft == "raised":
+        for model in (target, found):
+            model.lm_head.bias = torch.nn.Parameter(torch.full((VOCAB,), 20.0))
+    return target.to(dtype), found.to(dtype)
+
+
+def three_tokens(*law: float):
+    model = tiny()
+    bias = torch.full((VOCAB,), 1e-7)
+    bias[10:13] = torch.tensor(law)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    model.lm_head.bias = torch.nn.Parameter(bias.log())
+    return model
 
 
 def verified(draft="noisy", dtype=torch.float32, **options):
@@ -88,15 +113,98 @@ def one_hot(self, proposal, scores, noise_):
     return ACCEPTS(self, Proposal(proposal.tokens, proposal.counts, None), scores, noise_)
 
 
-WRONG_LAWS = {
-    "everything is accepted": (RejectionVerifier, "accept", accepts_all),
-    "p in place of the residual": (rejection, "final_draw", replaced_residual(lambda p, q: p)),
-    "q in place of the residual": (rejection, "final_draw", replaced_residual(lambda p, q: q)),
-    "the residual is not renormalised": (rejection, "final_draw", not_renormalised),
-    "the bonus is of the slot before": (rejection, "final_draw", bonus_of_the_slot_before),
-    "a greedy draft is counted with its softmax": (RejectionVerifier, "draw", draws_greedily),
-    "noise comes back": (RejectionVerifier, "accept", noise_that_comes_back),
-}
+def p_where_it_exceeds_q(p, q):
+    return p * (p > q)
+
+
+def bonus_of_the_draft(proposal, p, kept, scale, noise_):
+    """Behind a whole draft, the draft's law at its last slot."""
+    found = base.final_draw(proposal, p, kept, scale, noise_)
+    if not proposal.width:
+        return found
+    last = noise.invert(base.at(proposal.q, (kept - 1).clamp(min=0)), noise_.uniform(NEXT, 0))
+    return torch.where((kept == proposal.counts) & (kept > 0), last, found)
+
+
+def scale_is_forgotten(proposal, p, kept, scale, noise_):
+    return base.final_draw(proposal, p, kept, torch.ones_like(scale), noise_)
+
+
+def weight_itself(proposal, p, w, i):
+    """h_i = w_i where a draft goes on, in place of S_i / (S_i + 1 − w_i)."""
+    return w
+
+
+def replaced_by_fresh_noise(self, proposal, scores, noise_):
+    """What is drawn in place of a rejected token does not know that it was rejected."""
+    right = COUPLED(self, proposal, scores, noise_)
+    slot = base.at(scores.log_softmax(-1), right.accepted)
+    fresh = (slot + noise_.gumbel(1000, slot.shape[-1])).argmax(-1)
+    return Verdict(right.accepted, torch.where(right.accepted < proposal.counts, fresh, right.next_token))
+
+
+def noise_of_the_slot_before(self, proposal, scores, noise_):
+    shared = torch.stack([noise_.gumbel(max(0, i - 1), scores.shape[-1]) for i in range(scores.shape[1])], dim=1)
+    return GREEDY(self, proposal, scores.log_softmax(-1) + shared, noise_)
+
+
+def fresh_noise(self, proposal, scores, noise_):
+    """Not wrong: noise of the target's own accepts less often, and keeps its law."""
+    own = torch.stack([noise_.gumbel(1000 + i, scores.shape[-1]) for i in range(scores.shape[1])], dim=1)
+    return GREEDY(self, proposal, scores.log_softmax(-1) + own, noise_)
+
+
+def nothing_is_left_out(rows, proposal, logits):
+    """The target's processors are not asked where something was drafted."""
+    return logits if proposal.width else PROCESSED(rows, proposal, logits)
+
+
+def row_before(rows, proposal, logits):
+    """The penalty of the neighbour's text."""
+    if len(rows) == 1 or rows[0].processors.pointwise:
+        return PROCESSED(rows, proposal, logits)
+    turned = [*rows[1:], rows[0]]
+    return PROCESSED(turned, proposal, logits)
+
+
+def copied_for_sure(drafted, found):
+    """A copied token beside drawn ones, without its q: never rejected."""
+    whole = JOINED(drafted, found)
+    if whole.q is not None:
+        whole.q = torch.where((found.counts > 0)[:, None, None], 0.0, whole.q)
+    return whole
+
+
+def wrong(strategy: str, place, name: str, rule, **options):
+    return pytest.param(strategy, place, name, rule, options, id=f"{strategy}: {rule.__name__}")
+
+
+def named(name: str, rule):
+    rule.__name__ = name
+    return rule
+
+
+WRONG_LAWS = [
+    wrong("rejection", RejectionVerifier, "accept", accepts_all),
+    wrong("rejection", rejection, "final_draw", named("p_for_the_residual", replaced_residual(lambda p, q: p))),
+    wrong("rejection", rejection, "final_draw", named("q_for_the_residual", replaced_residual(lambda p, q: q))),
+    wrong(
+        "rejection", rejection, "final_draw", named("p_above_q", replaced_residual(p_where_it_exceeds_q)), samples=576
+    ),
+    wrong("rejection", rejection, "final_draw", not_renormalised),
+    wrong("rejection", rejection, "final_draw", bonus_of_the_slot_before, samples=768),
+    wrong("rejection", rejection, "final_draw", bonus_of_the_draft),
+    wrong("rejection", RejectionVerifier, "draw", draws_greedily),
+    wrong("rejection", RejectionVerifier, "accept", noise_that_comes_back, samples=768),
+    wrong("block", block, "final_draw", named("p_for_the_residual", replaced_residual(lambda p, q: p))),
+    wrong("block", block, "final_draw", scale_is_forgotten, draft="three", samples=2304),
+    wrong("block", BlockVerifier, "_surplus", staticmethod(weight_itself), draft="three", samples=1152),
+    wrong("coupled", CoupledVerifier, "accept", replaced_by_fresh_noise, samples=384),
+    wrong("coupled", CoupledVerifier, "accept", noise_of_the_slot_before),
+    wrong("rejection", loop, "on_target", nothing_is_left_out),
+    wrong("rejection", loop, "on_target", row_before, draft="raised", limit=2),
+    wrong("rejection", hybrid, "joined", copied_for_sure, draft="three"),
+]
 
 
 def one_too_many(self, proposal, scores, noise_):
