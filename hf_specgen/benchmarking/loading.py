@@ -118,4 +118,5 @@ def load(target: Side, draft: Side | None, tokenizer: PreTrainedTokenizerBase, d
         pair.target.generate = enabled
     elif not target.named:
         disable(pair.target)
-    return Models(pair.target, pair.draft, tokenizer, pair.assistant_tokenizer)
+    another = pair.report.verdict in ("mappable", "cross-vocabulary")  # else stock decoding refuses a second tokenizer
+    return Models(pair.target, pair.draft, tokenizer, pair.assistant_tokenizer if another else None)
