@@ -118,4 +118,5 @@ def load(target: Side, draft: Side | None, tokenizer: PreTrainedTokenizerBase, d
         pair.target.generate = enabled
     elif not target.named:
         disable(pair.target)
-    return Models(pair.target, pair.draft, tokenizer, pair.assistant_tokenizer)
+    second = pair.assistant_tokenizer if pair.report.ids_differ else None  # else stock decoding refuses one
+    return Models(pair.target, pair.draft, tokenizer, second)

@@ -145,7 +145,7 @@ def load_pair(
         side.backend.dtype(dtype, head_place(ours.model, device_map))
     tokenizer = ours.tokenizer or ours.read_tokenizer(target_kwargs["trust_remote_code"])
     speculative = {**defaults, "tokenizer": tokenizer}
-    if theirs.tokenizer is not None or report.verdict in ("mappable", "cross-vocabulary"):
+    if theirs.tokenizer is not None or report.ids_differ:
         read = theirs.tokenizer or theirs.read_tokenizer(draft_kwargs["trust_remote_code"])
         speculative["assistant_tokenizer"] = read
 

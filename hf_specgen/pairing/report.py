@@ -80,6 +80,11 @@ class PairReport:
     measurement: Measurement | None = None
 
     @property
+    def ids_differ(self) -> bool:
+        """Whether some ids mean other tokens to the draft: both tokenizers are then needed."""
+        return self.verdict in ("mappable", "cross-vocabulary")
+
+    @property
     def usable(self) -> bool:
         return self.verdict != "refused"
 

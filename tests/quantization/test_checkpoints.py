@@ -6,7 +6,7 @@ from quantization_toys import DRAFTING, GREEDY, IDS, make
 from toys import plain
 from transformers import AutoModelForCausalLM
 
-from hf_specgen.benchmarking.loading import Side
+from hf_specgen.benchmarking.loading import Side, load
 from hf_specgen.pairing.loading import load_pair
 from hf_specgen.quantization import backend_of
 from hf_specgen.quantization.rounding import restore, round_to_nearest
@@ -85,6 +85,8 @@ def test_gguf(alone, named, tmp_path):
         assert pair.draft.dtype == torch.bfloat16, "float32, the loader's own, takes twice the memory"
         assert pair.quantization == ("dense", "gguf")
         side = Side("draft", path, "auto")
+        loaded = load(Side("target", target, "auto"), side, pair.tokenizer, None)
+        assert loaded.assistant_tokenizer is None, "stock decoding takes none where the vocabularies are the same"
         assert side.fingerprint()["config"] and side.context_length() == pair.draft.config.max_position_embeddings
     assert load_pair(target, file, dtype=torch.float32).draft.dtype == torch.float32
     assert load_pair(file, target).tokenizer is not None or not alone
