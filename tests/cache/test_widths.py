@@ -91,7 +91,7 @@ def test_the_end_of_the_table_of_positions_is_reached(monkeypatch):
 
 def test_the_head_is_padded_too(monkeypatch):
     """A draft that catches up reads two positions and wants the logits of one."""
-    model, draft = build("llama"), draft_of("llama")
+    model, draft = build("llama"), copy.deepcopy(draft_of("llama"))  # the toys are shared by all tests
     monkeypatch.setattr(widths, "SLOW", {torch.float32: (1,)})
     seen = []
     draft.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
