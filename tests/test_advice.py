@@ -168,6 +168,11 @@ def test_rows_without_drafts_are_counted_and_one_reason_named():
     assert said(stats, "fallback").seen == "1 of 1 row(s) without drafts: out of memory."
 
 
+def test_a_call_that_was_decoded_plainly_says_why():
+    stats = SpecStats(fallback_reason="num_beams=2 is not supported")
+    assert said(stats, "fallback").seen == "1 of 1 row(s) without drafts: num_beams=2 is not supported."
+
+
 # -- silence and print -------------------------------------------------------------------------------------------------
 
 

@@ -103,9 +103,10 @@ def rest_share(stats: SpecStats) -> float | None:
 
 
 def rows_without_drafts(stats: SpecStats) -> int:
-    """From the start or from some point on; all, where the call has a reason and no row one of its own."""
+    """From the start or from some point on; all, where the call has a reason and no row one of its own (a call that was
+    decoded plainly has no rows, and counts as one)."""
     own = sum(row.fallback_reason is not None for row in stats.rows)
-    return own or (len(stats.rows) if stats.fallback_reason else 0)
+    return own or (max(1, len(stats.rows)) if stats.fallback_reason else 0)
 
 
 def reasons(stats: SpecStats) -> str:

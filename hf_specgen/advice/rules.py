@@ -15,7 +15,9 @@ RULES = (
         speaks=operator.gt,
         threshold=0,
         source="by definition",
-        seen=lambda stats, rows: f"{rows} of {len(stats.rows)} row(s) without drafts: {figures.reasons(stats)}.",
+        seen=lambda stats, rows: (
+            f"{rows} of {max(rows, len(stats.rows))} row(s) without drafts: {figures.reasons(stats)}."
+        ),
         means="They were decoded at the speed of plain decoding.",
         do="Remove the cause: a shorter prompt or a draft with a longer context, a smaller or quantized draft where "
         "memory ran out.",

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .codec import UnreadableTokenizerError
@@ -36,7 +37,7 @@ def check_pair(
     draft_quantization: Any = None,
 ) -> PairReport:
     """Compare two loaded models, two model folders, or two Hub ids, of which configs, tokenizers and the headers of the
-    safetensors files are read, and no weights; or two tokenizers, by their ids alone.
+    safetensors files are read, and no weights; GGUF files; or two tokenizers, by their ids alone.
 
     Without `tokenizer` / `assistant_tokenizer`, the files beside each checkpoint are used: in its folder, or in the
     local hub cache. For loaded models nothing is downloaded. `target_quantization` and `draft_quantization`, as in
@@ -44,10 +45,12 @@ def check_pair(
 
     Raises:
         FileNotFoundError, CheckpointError, ValueError: a folder that cannot be checked; the message says why.
+        ImportError: a GGUF file, without the package that reads it.
     """
     from .weights import add_weights
 
-    ours, theirs = _folder_of(target), _folder_of(draft)
+    ours, tokenizer = _opened(target, tokenizer)
+    theirs, assistant_tokenizer = _opened(draft, assistant_tokenizer)
     report, _ = _judge(*_sides(ours, theirs, tokenizer, assistant_tokenizer))
     return add_weights(report, [ours, theirs], (target_quantization, draft_quantization))
 
@@ -71,12 +74,20 @@ def pair_up(
     return vocabulary
 
 
-def _folder_of(model: ModelOrFolder) -> ModelOrFolder:
-    if isinstance(model, (str, os.PathLike)):
-        from ..checkpoints.hub import folder_of
+def _opened(
+    model: ModelOrFolder, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[ModelOrFolder, PreTrainedTokenizerBase | None]:
+    """The model or its folder, and the tokenizer that was given, or that of a GGUF file that comes alone."""
+    if not isinstance(model, (str, os.PathLike)):
+        return model, tokenizer
+    from ..checkpoints.hub import folder_of
+    from ..quantization.gguf import SUFFIX, lone_file, meta_model
 
-        return folder_of(model)
-    return model
+    path = Path(model).expanduser()
+    if path.exists() and (file := lone_file(path)):
+        without_weights, own = meta_model(file)
+        return without_weights, tokenizer or own
+    return folder_of(path.parent if path.is_file() and path.suffix == SUFFIX else model), tokenizer
 
 
 def _sides(target, draft, tokenizer, assistant_tokenizer) -> tuple[Side, Side]:

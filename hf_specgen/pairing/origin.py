@@ -10,7 +10,7 @@ from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
 from ..checkpoints.config import read_config
 from ..checkpoints.hub import folder_of, headers_of, split_name
 from ..quantization import Backend, backend_of, quantization_of
-from ..quantization.gguf import SUFFIX, Gguf, file_of, meta_model
+from ..quantization.gguf import SUFFIX, Gguf, file_of, lone_file, meta_model
 from ..quantization.loaded import check_scales
 from .tokenizers import FolderSource
 
@@ -68,8 +68,7 @@ class Origin:
             return
         self.gguf = file = file_of(self.folder)
         self.checked, self.facts = file.parent, file
-        if not (file.parent / "config.json").is_file():
-            self.backend.check()
+        if lone_file(file):
             self.checked, self.tokenizer = meta_model(file)
             self.facts = self.checked.config, Checkpoint({}, file.stat().st_size, gguf=file.name)
 

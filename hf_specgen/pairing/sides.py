@@ -104,12 +104,6 @@ class Side:
         if adapter.exists() and not (whole and (holds_weights(folder) or name_of(folder))):
             return cls(name, None, (), describe_adapter(name, read_json(adapter)), None)
         if not whole:
-            if any(folder.glob("*.gguf")):
-                raise FileNotFoundError(
-                    f"{folder} holds a GGUF file and no config.json, so it cannot be compared: put the "
-                    "original model's config.json and tokenizer files beside it. "
-                    'load_pair takes it as it is (draft_quantization="gguf").'
-                )
             raise FileNotFoundError(f"{folder} holds no config.json, so it is not a model's folder")
         config = read_config(folder)
         facts = text_facts(config)

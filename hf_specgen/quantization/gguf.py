@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
+from ..checkpoints.headers import CheckpointError, refuse_pointer
 from .base import Backend
 
 SUFFIX = ".gguf"
@@ -43,6 +45,15 @@ def file_of(path) -> Path:
     return found[0]
 
 
+def lone_file(path) -> Path | None:
+    """The GGUF file that this is, or the only one in this folder, where no config.json lies beside it; else None."""
+    path = Path(path)
+    folder = path.parent if path.suffix == SUFFIX else path
+    if (folder / "config.json").is_file() or not any(folder.glob(f"*{SUFFIX}")):
+        return None
+    return file_of(path)
+
+
 def config_of(file: Path):
     """The transformers config of a GGUF file: config.json beside it, or what the file itself says."""
     from transformers import AutoConfig
@@ -54,11 +65,20 @@ def config_of(file: Path):
 
 
 def meta_model(file: Path):
-    """(model without weights, tokenizer) of a GGUF file that comes alone, for the pair check."""
+    """(model without weights, tokenizer) of a GGUF file that comes alone, for the pair check.
+
+    Raises:
+        ImportError: the package that reads it is missing.
+        CheckpointError: it is not whole, or something else.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = config_of(file)
+    refuse_pointer(file)
+    try:
+        config = config_of(file)
+    except (ValueError, LookupError, struct.error) as error:
+        raise CheckpointError(f"{file} cannot be read as a GGUF file ({error}). Download it again.") from error
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     model.config.name_or_path = str(file)

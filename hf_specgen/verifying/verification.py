@@ -107,8 +107,8 @@ class Verification:
         prompts = _chosen(prompts, limit)
         self.target, self.draft = Side("target", target, dtype), Side("draft", draft, dtype, draft_quantization)
         self.tokenizer = tokenizer or self.target.tokenizer()
-        if temperature and samples < (least := sampled.LEAST * len(prompts)):
-            raise ValueError(f"samples={samples}: draw at least {least}, {sampled.LEAST} for each prompt.")
+        if temperature and samples < (fewest := sampled.LEAST * len(prompts)):
+            raise ValueError(f"samples={samples}: draw at least {fewest}, {sampled.LEAST} for each prompt.")
         self.rows = [encode(self.tokenizer, prompt)["input_ids"][0].tolist() for prompt in prompts]
         self.prompts = {"count": len(prompts), "sha256": hash_of(prompts), "tokens": [*map(len, self.rows)]}
         room = self.target.context_length()

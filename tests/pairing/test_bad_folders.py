@@ -252,10 +252,22 @@ def test_a_snapshot_of_small_files_while_offline(pair, tmp_path, monkeypatch, pi
     assert ("are pickled" if pickled else "weights were not checked: org/name@aaa") in report.reasons[-1]
 
 
-def test_a_gguf_file_alone(pair, tmp_path):
+@pytest.mark.parametrize(
+    "content, message",
+    [(b"", "empty"), (b"nonsense", "Download it again"), (b"GGUF\x03", "Download it again"), (POINTER, "git lfs pull")],
+)
+def test_a_gguf_file_alone_that_is_none(pair, tmp_path, content, message):
+    pytest.importorskip("gguf")
     alone = tmp_path / "gguf"
     alone.mkdir()
-    (pair[1] / WEIGHTS).rename(alone / "q4.gguf")
-    result = run(pair[0], alone)
-    assert result.exit_code == 2 and 'draft_quantization="gguf"' in result.stderr
-    assert "is a file: pass the folder" in run(pair[0], alone / "q4.gguf").stderr
+    (alone / "q4.gguf").write_bytes(content)
+    for draft in (alone, alone / "q4.gguf"):
+        result = run(pair[0], draft)
+        assert result.exit_code == 2 and message in result.stderr and str(alone / "q4.gguf") in result.stderr
+
+
+def test_a_gguf_file_alone_without_its_reader(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_specgen.quantization.base.installed", lambda package: False)
+    (tmp_path / "q4.gguf").write_bytes(b"GGUF")
+    result = run(pair[0], tmp_path / "q4.gguf")
+    assert result.exit_code == 2 and "pip install" in result.stderr

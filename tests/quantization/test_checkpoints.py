@@ -7,6 +7,7 @@ from toys import plain
 from transformers import AutoModelForCausalLM
 
 from hf_specgen.benchmarking.loading import Side, load
+from hf_specgen.pairing import check_pair
 from hf_specgen.pairing.loading import load_pair
 from hf_specgen.quantization import backend_of
 from hf_specgen.quantization.rounding import restore, round_to_nearest
@@ -78,6 +79,8 @@ def test_gguf(alone, named, tmp_path):
         (tmp_path / "draft" / "config.json").write_text((target / "config.json").read_text())
     quantization = "gguf" if named else None
     for path in (file, file.parent):
+        report = check_pair(path, path)
+        assert report.verdict == ("exact" if alone else "unknown"), "no tokenizer lies beside config.json"
         pair = load_pair(target, path, draft_quantization=quantization)
         out = pair.generate(**DRAFTING, return_dict_in_generate=True)
         assert torch.equal(out.sequences, plain(pair.target, **GREEDY))
