@@ -8,6 +8,7 @@ rule reaches (renewal reward; Dinkelbach 1967). R is never below 1, plain decodi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .acceptance import Acceptance
@@ -25,8 +26,6 @@ BEST_CASE = 0.95
 """Acceptance that no draft is taken to exceed: one that could not pay even so is not begun."""
 DRAFT = "draft"
 """The source whose drafts can be stopped inside: a model."""
-LAST = 0.85
-"""Rows that have so large a part of the longest rest before them may come to be the last."""
 BLIND_EVIDENCE = 5
 """Where costs are only estimated and neighbours may not be looked at, a match has to be longer (see
 `drafters.lookup.evidence`): the others pay for what it drafts."""
@@ -78,15 +77,18 @@ class Planner:
         self.usual_rows = costs.usual_rows
         self.together = Acceptance(known, strength=FAMILIAR if known.classes else UNKNOWN)
         self.apart: dict[int, Acceptance] = {}
-        self.gains: dict[int, FadingMean] = {}  # by the row's index: tokens of a round in which the model drafted
+        self.paces: dict[int, FadingMean] = {}  # by the row's index: tokens of a round
+        self.gains: dict[int, FadingMean] = {}  # and of one in which the model drafted
         self.times = FadingMean()  # of such rounds
         self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)  # neighbours pay for this row's trials
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
         self.modelling = False  # whether it could in this round
         self.rate = 1.0  # R
-        # Of this round, by the row's index: what a token is worth, the tops of its drafted tokens' distributions, and
-        # the chance that all of those are accepted.
+        # Of this round: the part of a step that each row takes for itself; and, by the row's index, tokens to its limit,
+        # what a token is worth, the tops of its drafted tokens' distributions, the chance that all of those are accepted.
+        self.own = 0.0
+        self.rests: dict[int, int] = {}
         self.worth: dict[int, float] = {}
         self.tops: dict[int, list[float]] = {}
         self.chances: dict[int, float] = {}
@@ -95,7 +97,9 @@ class Planner:
     def choose(self, rows: list, offers: list[list[Offer]]) -> list[Choice]:
         self.size = len(rows)
         self.sharing = self.size if self.terms.free else self.usual_rows
-        self.several = self.several or self.size > 1
+        if self.size > 1 and not self.several:
+            self.several = True
+            self.budget.allowance = ALLOWANCE / 2  # many rows learn at once, and none of them can make good a loss alone
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
@@ -130,6 +134,7 @@ class Planner:
         """`time`: of the round, in plain steps."""
         modelled = False
         for index, (offer, _), drafted, accepted in rounds:
+            self.paces.setdefault(index, FadingMean()).add(accepted + 1)
             if offer is None:
                 continue
             if self.several:
@@ -141,11 +146,17 @@ class Planner:
         if modelled:
             self.begun = True
             self.times.add(time)
-        tokens = sum(self.worth[r.index] * (r.accepted + 1) for r in rounds)
         drafted = max(max(r.drafted, 1) if r.choice.width else 0 for r in rounds)
         most = 1 + drafted  # no draft that was begun takes longer: what did was a disturbance
         drafting = any(r.choice.width for r in rounds)
-        self.budget.book(min(time, most), tokens, drafting, modelled if self.modelling else drafting)
+        self.budget.book(min(time, most), self._progress(rounds), drafting, modelled if self.modelling else drafting)
+
+    def _progress(self, rounds: list[Round]) -> float:
+        """How many plain steps a round has brought the end nearer, if all that follows were plain: the longest rest,
+        whichever row has it then. What rows ahead of the others gain is not time that a batch has gained."""
+        before = max(self.rests[r.index] for r in rounds)
+        after = max(self.rests[r.index] - r.accepted - 1 for r in rounds)
+        return (1 - self.own * len(rounds)) * (before - after) + self.own * sum(r.accepted + 1 for r in rounds)
 
     def time(self, drafted: int, steps: int) -> float:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
@@ -164,12 +175,18 @@ class Planner:
 
     def _worth(self, rows: list) -> dict[int, float]:
         """What a token of each row (by its index) is worth, in sum 1. A step of a batch is a reading of the weights,
-        which only ends with the last row, and a part for each row, which ends with it."""
-        own = min(1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1))
-        left = [row.limit - row.length for row in rows]
-        last = [n >= max(left) * LAST for n in left]
+        which only ends with the last row, and a part for each row, which ends with it. Which row will be the last is
+        not certain: the rounds that its rest takes at its pace stray by about their root."""
+        own = self.own = min(1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1))
+        self.rests = {row.index: row.limit - row.length for row in rows}
+        left = [self.rests[row.index] / self._pace(row.index) for row in rows]
+        longest = max(left)
+        last = [math.exp((n - longest) / (1 + math.sqrt(longest) / 2)) for n in left]
         rest = (1 - own * self.size) / sum(last)
-        return {row.index: own + rest * is_last for row, is_last in zip(rows, last, strict=True)}
+        return {row.index: own + rest * x for row, x in zip(rows, last, strict=True)}
+
+    def _pace(self, index: int) -> float:
+        return self.paces[index].around(1.0) if index in self.paces else 1.0
 
     def _prospect(self, row, offers: list[Offer]) -> Prospect:
         least = BLIND_EVIDENCE if self.blind else 0

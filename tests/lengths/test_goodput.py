@@ -75,11 +75,25 @@ def test_the_longest_draft_is_what_was_asked_for(free):
     assert max(drafted) == 3
 
 
-def test_a_row_learns_from_its_neighbours_and_is_judged_by_itself():
-    """Together, rows share a width, and the time is worth it in sum: half of them right pays, and more than none."""
+def test_a_batch_ends_with_its_slowest_rows():
+    """Half of the rows all right, half all wrong: nothing ends earlier for it. Some more right than others: all do."""
     machine = Machine(0.05, 0.01)
     half = play(GoodputLength(), machine, lambda row, n, place, _: row % 2 == 0, 200, rows=4)
-    assert half.rate(30) > 2 and best_constant(machine, 1.0, LONGEST, rows=4) > half.rate(30)
+    assert sum(half.times) < 200 * (1 + SHARE) + ALLOWANCE
+    better, worse = chance(0.9, 1), chance(0.6, 2)
+    uneven = play(
+        GoodputLength(),
+        machine,
+        lambda row, n, place, source: (worse if row % 2 else better)(row, n, place, source),
+        200,
+        rows=4,
+    )
+    slowest = min(sum(rs[b].accepted + 1 for rs in uneven.rounds) for b in range(4))
+    assert slowest / sum(uneven.times) > 0.9 * best_constant(machine, 0.6, LONGEST, rows=4) > 1.5
+
+
+def test_rows_that_are_planned_apart_are_judged_by_themselves():
+    machine = Machine(0.05, 0.01)
     apart = play(GoodputLength(), machine, lambda row, n, place, _: row % 2 == 0, 200, rows=4, free=False)
     outcomes = [[rs[b].drafted for rs in apart.rounds[30:]] for b in range(4)]
     assert min(outcomes[0]) > 8 and sum(map(bool, outcomes[1])) < 20, "apart, the wrong rows rest"
