@@ -149,7 +149,8 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
             drafter.keep_in(session)
     request.stream.prompts(call.input_ids, prompt.rows)
     length = settings.length
-    length.start(_terms(model, drafter, verifier, settings))
+    reading = None if clock.cuda else clock.last("prefill")  # a GPU may still be at it, and reads in no time
+    length.start(_terms(model, drafter, verifier, settings, reading))
     loop = Decoding(
         read.target,
         rows,
@@ -196,7 +197,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     return as_dict(sequences, rows, stats, result, read.outputs, keys, encoded, extended=not request.within)
 
 
-def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecConfig) -> Terms:
+def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecConfig, prefill: float | None) -> Terms:
     learned = settings.spec_session.knowledge if settings.spec_session is not None else None
     draft = drafter.network if drafter is not None else None
     position, second = position_costs(model)
@@ -208,6 +209,7 @@ def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecCon
         draft_step=None if draft is None else expected_step(draft),
         position_cost=position,
         second_cost=second,
+        prefill=prefill,
         knowledge=learned if learned is not None and learned.costs is not None else settings.knowledge or learned,
     )
 

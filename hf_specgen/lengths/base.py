@@ -58,6 +58,7 @@ class Terms:
             ratio much is made, of themselves little. None: not known.
         position_cost, second_cost: what one more position costs the target in a forward, and what any forward of
             several positions costs besides, as parts of `target_step`.
+        prefill: seconds in which the target has read the prompts; None: not known.
         knowledge: from a session or a configuration, see `Knowledge`; or None.
     """
 
@@ -68,6 +69,7 @@ class Terms:
     draft_step: float | None = None
     position_cost: float = 0.05
     second_cost: float = 0.0
+    prefill: float | None = None
     knowledge: Knowledge | None = None
 
 

@@ -39,6 +39,9 @@ WAITING = (
 )
 REMEDY = 'pass spec_session=SpecSession(), a tuned spec_config, or spec_strategy="coupled"'
 BLIND = f"{WAITING}: {REMEDY}"
+READING = 0.05
+"""So much of a batch's time the draft may take to read the prompts, before it is known whether it is any good. A single
+row has more to gain from a draft, and less to read."""
 FAMILIAR, UNKNOWN = 4.0, 12.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
@@ -85,8 +88,9 @@ class Planner:
         self.begun = False  # whether the model has drafted
         self.modelling = False  # whether it could in this round
         self.rate = 1.0  # R
-        # Of this round: the part of a step that each row takes for itself; and, by the row's index, tokens to its limit,
-        # what a token is worth, the tops of its drafted tokens' distributions, the chance that all of those are accepted.
+        # Of this round: the part of a step that each row takes for itself; and, by the row's index, tokens to its
+        # limit, what a token is worth, the tops of its drafted tokens' distributions, the chance that all of those are
+        # accepted.
         self.own = 0.0
         self.rests: dict[int, int] = {}
         self.worth: dict[int, float] = {}
@@ -99,7 +103,9 @@ class Planner:
         self.sharing = self.size if self.terms.free else self.usual_rows
         if self.size > 1 and not self.several:
             self.several = True
-            self.budget.allowance = ALLOWANCE / 2  # many rows learn at once, and none of them can make good a loss alone
+            self.budget.allowance = (
+                ALLOWANCE / 2
+            )  # many rows learn at once, and none of them can make good a loss alone
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
@@ -177,7 +183,9 @@ class Planner:
         """What a token of each row (by its index) is worth, in sum 1. A step of a batch is a reading of the weights,
         which only ends with the last row, and a part for each row, which ends with it. Which row will be the last is
         not certain: the rounds that its rest takes at its pace stray by about their root."""
-        own = self.own = min(1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1))
+        own = self.own = min(
+            1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1)
+        )
         self.rests = {row.index: row.limit - row.length for row in rows}
         left = [self.rests[row.index] / self._pace(row.index) for row in rows]
         longest = max(left)
@@ -259,9 +267,21 @@ class Planner:
             self.why_off = (
                 f"the draft would have to read the prompt (about {reading:.1f} plain steps) for {left} tokens"
             )
+        elif (share := self._reading_share(left)) > READING:
+            self.why_off = (
+                f"the draft would have to read the prompts, {share:.0%} of the time that plain decoding takes"
+            )
         else:
             self.why_off = None
         return self.why_off is not None
+
+    def _reading_share(self, left: int) -> float:
+        """What the draft's reading of the prompts takes of a batch's plain call. To read is to compute, whatever the
+        rows: it takes the two models' times in proportion to their sizes."""
+        if self.size == 1 or not self.terms.free or self.terms.prefill is None or self.terms.draft_step is None:
+            return 0.0
+        reading = self.terms.prefill * self.terms.draft_step / self.terms.target_step
+        return reading / (self.terms.prefill + left * self.costs.target(self.size, 1))
 
     def _best(self, prospects: list[Prospect], model_time: float | None) -> tuple[bool, int]:
         """Whether the model drafts, and how many tokens of their matches rows do; (False, 0) for a plain step."""

@@ -46,6 +46,17 @@ def test_a_draft_is_not_begun_for_a_few_tokens_after_a_long_prompt(free):
         assert rule.why_off == why
 
 
+@pytest.mark.parametrize("rows, prefill, begun", [(4, 30.0, False), (4, 10.0, True), (1, 30.0, True), (4, None, True)])
+def test_a_draft_does_not_begin_with_a_large_part_of_a_batch(rows, prefill, begun):
+    """Plain decoding takes 40 steps of a batch here; the draft reads in a fifth of the target's time."""
+    rule = GoodputLength()
+    rule.start(Machine(step=0.2, position=0.02).terms(prefill=prefill))
+    batch = [ToyRow(b, limit=50) for b in range(rows)]
+    choices = rule.choose(batch, [[Offer("draft", 39)]] * rows)
+    assert any(choice.width for choice in choices) == begun
+    assert begun or rule.why_off == "the draft would have to read the prompts, 8% of the time that plain decoding takes"
+
+
 @pytest.mark.parametrize("free", TERMS)
 def test_without_a_draft_nothing_is_chosen_and_nothing_is_said(free):
     rule = GoodputLength()
