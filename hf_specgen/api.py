@@ -156,8 +156,18 @@ def _with_fallback(model, kwargs, stream: Stream, defaults: SimpleNamespace):
     except SpecUnsupportedError as error:
         if settings.spec_fallback != "plain":
             raise
+        if settings.generator is not None and _may_draw(kwargs, given, own):
+            raise SpecUnsupportedError(
+                'generator= and spec_fallback="plain": plain decoding, which this call needs, draws from torch\'s own '
+                f"generator. Call torch.manual_seed() and drop generator=. Why plain decoding: {error}"
+            ) from error
         warnings.warn(f"Decoding without the draft: {error}", stacklevel=4)
         return _plain(model, kwargs, settings, stream, fallback_reason=str(error))
+
+
+def _may_draw(kwargs, *configs) -> bool:
+    """Whether tokens may be sampled. Whisper goes by its temperature alone."""
+    return temperature_of(kwargs, *configs) > 0 or kwargs.get("temperature") is not None
 
 
 def _tuned(model, draft, config, kwargs, given) -> SpecConfig | None:

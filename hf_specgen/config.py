@@ -43,7 +43,8 @@ class SpecConfig:
     Attributes:
         spec_strategy: acceptance rule, one of `STRATEGIES`. All of them keep the target's own law.
         spec_fallback: None raises `SpecUnsupportedError` for what cannot be decoded exactly; "plain" warns once and
-            decodes without the draft.
+            decodes without the draft; where tokens are drawn and there is a `generator`, which plain decoding does not
+            take, it raises all the same.
         spec_source: where drafts come from, one of `SOURCES`: "hybrid" (per row and round the text's own repetitions or
             the draft, whichever promises more), "draft", "lookup" (needs no draft), "none" (decodes token by token).
             None: "draft" with a constant schedule, else "hybrid".

@@ -41,13 +41,11 @@ def _unit(key: torch.Tensor) -> torch.Tensor:
     return (((_shift_xor(key, 29) >> 13) & ((1 << 51) - 1)).double() + 0.5) * 2.0**-51
 
 
-def row_seeds(rows: int, generator, device: torch.device, do_sample: bool) -> list[int]:
-    """One seed per row: the i-th of one generator's stream, or one per generator of a list.
-
+def check_generators(rows: int, generator, device: torch.device) -> None:
+    """
     Args:
         generator: None (torch's global generator), a `torch.Generator`, or a list of `rows` generators or None.
         device: of the prompt; generators live there or on the CPU.
-        do_sample: False draws nothing: like plain greedy decoding, the call leaves every generator as it was.
 
     Raises:
         SpecUnsupportedError: a list of another length, or a generator elsewhere.
@@ -67,13 +65,24 @@ def row_seeds(rows: int, generator, device: torch.device, do_sample: bool) -> li
                 f"{where} lives on {g.device}, the prompt on {device}. Make it there or on the CPU."
             )
 
+
+def row_seeds(rows: int, generator, do_sample: bool) -> list[int]:
+    """One seed per row: the i-th of one generator's stream, or one per generator of a list.
+
+    Args:
+        generator: see `check_generators`.
+        do_sample: False draws nothing: like plain greedy decoding, the call leaves every generator as it was.
+    """
     if not do_sample:
         return [0] * rows
 
     def draw(g) -> int:
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=g, device=g.device if g is not None else "cpu"))
 
-    drawn, rank = ([draw(g) for g in generator], [0] * rows) if many else ([draw(generator)] * rows, list(range(rows)))
+    if isinstance(generator, (list, tuple)):
+        drawn, rank = [draw(g) for g in generator], [0] * rows
+    else:
+        drawn, rank = [draw(generator)] * rows, list(range(rows))
     return _absorb(torch.tensor(drawn), torch.tensor(rank)).tolist()
 
 

@@ -64,11 +64,14 @@ class SpecSession:
 
     Each call passes its whole text. Row by row, the beginning that it shares with the row's last text is not read
     again: texts may be longer, equal, shorter (an answer taken back) or different. Rows go by their index. A call that
-    raises leaves the session as it was. Changed weights are noticed if torch counts the change (optimizers,
-    `load_state_dict`); after others, such as another LoRA adapter, call `reset()`.
+    raises leaves the session as it was. Changed weights and adapters are noticed (optimizers, `load_state_dict`, copies
+    into `.data`, `set_adapter`). What `version_of` says it misses, such as a few rows of an embedding written through
+    `.data`, is not: call `reset()` after it.
 
     What a call learns of costs and acceptance is there for the next (`save`, `load`): with sampling too, where a call
-    by itself must not look at a clock.
+    by itself must not look at a clock. So with `"rejection"` and `"block"`, where the ids depend on how much is
+    drafted, equal seeds give equal ids in a session's first call only; in all calls with `"coupled"`, or with a
+    constant `num_assistant_tokens`.
 
     `copy.deepcopy` branches a conversation. One call at a time: a session belongs to one conversation, not to threads.
     """
@@ -137,13 +140,39 @@ class SpecSession:
         self._kept[role] = kept
 
 
+SAMPLED = 16
+"""Values of each weight that are compared: an update in bfloat16 may leave most of a weight as it was."""
+
+
 def version_of(model) -> tuple:
-    """Changes when the model's weights do, as far as torch counts it (not for models made in inference mode), or the
-    precision that they are used in."""
+    """Changes when the model's weights do, its active adapters, or the precision that they are used in.
+
+    Weights: as far as torch counts it (not what is written through `.data`, nor for models made in inference mode), and
+    by a sample of values, which sees what is written all over a weight. It misses what goes past the count and leaves
+    the middle of every weight as it was (a few rows of an embedding), or concerns only buffers, weights that are
+    offloaded or sharded, and those of a class of their own (quantized ones).
+    """
     weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    adapters = tuple(
+        (tuple(layer.active_adapters), layer.disable_adapters)
+        for layer in model.modules()
+        if isinstance(getattr(type(layer), "active_adapters", None), property)  # peft's layers
+    )
     kind = model.device.type
     autocast = torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
-    return (*weights, autocast)
+    return weights, _sampled(model), adapters, autocast
+
+
+@torch.no_grad()
+def _sampled(model) -> tuple[bytes, ...]:
+    """The middle `SAMPLED` values of every weight, in one transfer per device and dtype."""
+    samples: dict[tuple, list[torch.Tensor]] = {}
+    for p in model.parameters():
+        if type(p) is torch.nn.Parameter and p.device.type != "meta" and p.is_contiguous():
+            count = min(SAMPLED, p.numel())
+            middle = p.storage_offset() + (p.numel() - count) // 2
+            samples.setdefault((p.device, p.dtype), []).append(p.as_strided((count,), (1,), middle))
+    return tuple(torch.cat(found).cpu().view(torch.uint8).numpy().tobytes() for found in samples.values())
 
 
 def resume(kept: Kept, indices: list[int], texts: list[list[int]], room: int, device: torch.device) -> Reader:

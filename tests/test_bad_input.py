@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from toys import noisy, plain, prompts, tiny
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, StaticCache
+from transformers.generation import PromptLookupCandidateGenerator, UnbatchedClassifierFreeGuidanceLogitsProcessor
 
 import hf_specgen
 from hf_specgen import SpecDraftError, SpecNumericsError, SpecUnsupportedError
@@ -75,8 +76,10 @@ def configs_of(models):
 
 @contextlib.contextmanager
 def nothing_happens(*models):
-    """No forward of any of the models, and their configs stay."""
+    """No forward of any of the models, nothing drawn from torch's generator, and their configs stay."""
     ran, before = [], configs_of(models)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
     modules = [model for model in models if isinstance(model, torch.nn.Module)]
     hooks = [m.register_forward_pre_hook(lambda module, _: ran.append(type(module).__name__)) for m in modules]
     try:
@@ -86,6 +89,7 @@ def nothing_happens(*models):
             hook.remove()
     assert not ran
     assert configs_of(models) == before
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def refused(target, draft, complaint, error=SpecUnsupportedError, **kwargs):
@@ -203,6 +207,14 @@ def session():
     return {"spec_session": hf_specgen.SpecSession()}
 
 
+OTHER_DRAFTS = {
+    "assistant_early_exit": 1,
+    "use_mtp": True,
+    "speculation_type": "dflash",
+    "assistant_ensemble_weight": 0.5,
+}
+OTHER_DRAFTS = [{k: v} for k, v in OTHER_DRAFTS.items() if hasattr(GenerationConfig(), k)]  # by transformers' version
+
 # name: (kwargs or model -> kwargs, message, whether stock plain decoding can do the call)
 UNSUPPORTED = {
     "beams": ({"num_beams": 2}, "num_beams=2.*num_beams=1", True),
@@ -257,7 +269,9 @@ UNSUPPORTED = {
         False,
     ),
     "a session that is none": ({"spec_session": {}}, r"spec_session=\{\}.*SpecSession\(\)", False),
-    "early exit": ({"assistant_early_exit": 1}, "assistant_early_exit=1.*Drop it", False),
+    **{
+        str(asked): (asked, f"{next(iter(asked))}=.*another source of drafts.*Drop it", False) for asked in OTHER_DRAFTS
+    },
     "token healing without a tokenizer": ({"token_healing": True}, "token_healing=True needs tokenizer=", False),
     "custom_generate": ({"custom_generate": lambda model, **kwargs: None}, "custom_generate=.*Drop one", False),
     "negative prompt": (lambda model: {"negative_prompt_ids": prompts([3])["input_ids"]}, "negative_prompt_ids", False),
@@ -268,7 +282,7 @@ UNSUPPORTED = {
         "prompt is empty.*at least one token",
         False,
     ),
-    "generator list": ({"generator": [None, None]}, "list of 2, but there are 1 rows", True),
+    "generator list": ({"generator": [None, None]}, "list of 2, but there are 1 rows", False),
     "uncopyable processor, one row": (
         lambda model: {"logits_processor": [Uncopyable()]},
         "Uncopyable cannot be copied.*__deepcopy__",
@@ -287,26 +301,74 @@ def built(kwargs, model):
     return kwargs(model) if callable(kwargs) else {k: v if callable(v) else copy.deepcopy(v) for k, v in kwargs.items()}
 
 
+@pytest.mark.parametrize("do_sample", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("kwargs, complaint, _", UNSUPPORTED.values(), ids=UNSUPPORTED)
-def test_an_unsupported_call_is_refused(target, draft, kwargs, complaint, _):
+def test_an_unsupported_call_is_refused(target, draft, kwargs, complaint, _, do_sample):
     given = built(kwargs, target)
     processor = Counting()
     given["logits_processor"] = [*given.get("logits_processor", []), processor]
     one_row = given.get("input_ids") is None or len(given["input_ids"]) == 1
     streamer = Streamer() if one_row and given.get("num_beams", 1) == 1 else None
-    refused(target, draft, complaint, streamer=streamer, **given)
+    refused(target, draft, complaint, streamer=streamer, do_sample=do_sample, **given)
     assert [p.seen for p in given["logits_processor"]] == [0] * len(given["logits_processor"])
     assert streamer is None or streamer.calls == ["end"], "nothing is shown, and nobody waits for ever"
 
 
+# name: (draft, target -> draft or None for the usual, target -> kwargs, message)
+REFUSED_LATE = {
+    "a candidate generator and two rows": (
+        lambda target: PromptLookupCandidateGenerator(num_output_tokens=3, max_matching_ngram_size=2, max_length=20),
+        lambda target: prompts([5, 4]),
+        "PromptLookupCandidateGenerator proposes for one row, and this call has 2",
+    ),
+    "guidance": (
+        None,
+        lambda target: {"logits_processor": [UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, target)]},
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor.*second prompt",
+    ),
+    "a vocabulary that the draft does not have": (None, lambda _: {"draft_vocab_size": [3, 64]}, "holds the id 64"),
+    "a vocabulary of no draft": (
+        lambda target: None,
+        lambda _: {"draft_vocab_size": 8, "spec_source": "lookup"},
+        "draft_vocab_size trims.*there is no draft",
+    ),
+    "a session of another target": (
+        None,
+        lambda _: session_of_another(),
+        r"another target \(LlamaForCausalLM\).*reset\(\)",
+    ),
+}
+
+
+def session_of_another():
+    other, held = hf_specgen.enable(tiny(num_hidden_layers=1, eos_token_id=None)), session()
+    other.generate(**prompts([5]), spec_source="lookup", **SETTINGS, **held)
+    return held
+
+
+@pytest.mark.parametrize("other, kwargs, complaint", REFUSED_LATE.values(), ids=REFUSED_LATE)
+def test_what_is_refused_late_has_drawn_nothing(target, draft, other, kwargs, complaint):
+    own = torch.Generator().manual_seed(3)
+    before = own.get_state()
+    given = kwargs(target)
+    for generator in (None, own):
+        other_draft = other(target) if other else draft
+        refused(target, other_draft, complaint, do_sample=True, generator=generator, **given)
+    assert torch.equal(own.get_state(), before)
+
+
+@pytest.mark.parametrize("do_sample", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     "kwargs, complaint",
     [(k, c) for k, c, ok in UNSUPPORTED.values() if ok],
     ids=[n for n, c in UNSUPPORTED.items() if c[2]],
 )
-def test_the_fallback_decodes_plainly_with_one_warning(target, draft, kwargs, complaint):
-    settings = prompts([5]) | {"do_sample": False, "max_new_tokens": 6}
-    wanted = plain(target, **without_generator(settings | built(kwargs, target)))
+def test_the_fallback_decodes_plainly_with_one_warning(target, draft, kwargs, complaint, do_sample):
+    """Sampled: what plain decoding draws from the same seed."""
+    settings = prompts([5]) | {"do_sample": do_sample, "max_new_tokens": 6}
+    torch.manual_seed(3)
+    wanted = plain(target, **settings | built(kwargs, target))
+    torch.manual_seed(3)
     with hf_specgen.collect_stats() as stats, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         got = target.generate(
@@ -319,12 +381,20 @@ def test_the_fallback_decodes_plainly_with_one_warning(target, draft, kwargs, co
     assert stats.draft_forwards == stats.drafted == 0
 
 
-def without_generator(kwargs):
-    return {name: value for name, value in kwargs.items() if name != "generator"}
-
-
 def sequences(out):
     return out if isinstance(out, torch.Tensor) else out.sequences
+
+
+@pytest.mark.parametrize("generator", [torch.Generator(), [None]], ids=["one", "a list"])
+def test_the_fallback_does_not_leave_out_a_generator(target, draft, generator):
+    complaint = 'generator= and spec_fallback="plain": .*torch.manual_seed.*num_beams=2'
+    call = {"num_beams": 2, "generator": generator, "spec_fallback": "plain"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(target, draft, complaint, do_sample=True, **call)
+    with pytest.warns(UserWarning, match="without the draft"):  # nothing is drawn
+        got = target.generate(assistant_model=draft, **prompts([5]), **DRAFTING | call)
+    assert torch.equal(got, plain(target, **prompts([5]), do_sample=False, max_new_tokens=6, num_beams=2))
 
 
 def test_the_fallback_keeps_the_streamer(target, draft):
@@ -636,7 +706,7 @@ def test_the_fallback_decodes_without_an_unusable_draft(target, build):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"use_cache": False}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str
+    "setting", [{"use_cache": False}, {"num_beams": 3}, {"cache_implementation": "static"}, *OTHER_DRAFTS], ids=str
 )
 def test_settings_of_the_targets_own_config_are_seen(target, draft, setting):
     saved, target.generation_config = target.generation_config, GenerationConfig(pad_token_id=0, **setting)
@@ -644,6 +714,20 @@ def test_settings_of_the_targets_own_config_are_seen(target, draft, setting):
         refused(target, draft, "|".join(setting))
     finally:
         target.generation_config = saved
+
+
+@pytest.mark.parametrize("whose", ["target", "draft"])
+def test_a_model_config_without_cache_does_not_matter(target, draft, whose):
+    """Neither to plain decoding: it goes by the generation_config, and by the target's alone."""
+    odd = copy.deepcopy(hf_specgen.disable(target) if whose == "target" else draft)
+    hf_specgen.enable(target)
+    odd.config.use_cache = False
+    if whose == "draft":
+        odd.generation_config.use_cache = False
+    pair = (hf_specgen.enable(odd), draft) if whose == "target" else (target, odd)
+    out = pair[0].generate(assistant_model=pair[1], **prompts([5, 4]), **DRAFTING, return_dict_in_generate=True)
+    assert torch.equal(out.sequences, plain(pair[0], **prompts([5, 4]), do_sample=False, max_new_tokens=6))
+    assert out.spec_stats.drafted > 0 and odd.config.use_cache is False
 
 
 # -- training mode -----------------------------------------------------------------------------------------------------

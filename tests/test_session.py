@@ -30,6 +30,7 @@ from toys import (
 from transformers import Lfm2Config, MistralConfig
 
 from hf_specgen import SpecSession, SpecUnsupportedError
+from hf_specgen.session import version_of
 
 NEW = 12
 PORTABLE = {"llama", "gemma3_text", "bloom"}
@@ -209,11 +210,20 @@ def moved(model):
         p.add_(0.3 * p.std() * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
 
 
+@torch.no_grad()
+def copied_into(model):
+    """As weights come from a trainer: past torch's count, at the same address."""
+    for p, other in zip(model.parameters(), noisy(model, 0.5).parameters(), strict=True):
+        p.data.copy_(other)
+
+
 CHANGES = {
     "in place": moved,
     "load_state_dict": lambda model: model.load_state_dict(noisy(model, 0.5).state_dict()),
     "another parameter": lambda model: setattr(model.model.norm, "weight", torch.nn.Parameter(torch.rand(32))),
     "an optimizer's step": lambda model: step(model),
+    "copied into .data": copied_into,
+    "a delta merged into one weight": lambda model: model.model.layers[0].mlp.up_proj.weight.data.mul_(-1),
 }
 
 
@@ -240,6 +250,32 @@ def test_weights_changed_in_between_are_read_anew(change, whose):
         assert first == ((1, 1), (1, 21))
     after = plain(pair[0], **prompts([20]), max_new_tokens=NEW, do_sample=False)
     assert torch.equal(before, after) == (whose == "draft"), "else the change was too small to see"
+
+
+def test_another_adapter_is_another_model():
+    peft = pytest.importorskip("peft")
+    target, draft, session = tiny(eos_token_id=None), noisy(tiny(eos_token_id=None)), SpecSession()
+    settings = peft.LoraConfig(r=2, target_modules=["up_proj"], init_lora_weights=False)
+    wrapped = peft.get_peft_model(target, settings, adapter_name="one").eval()
+    wrapped.add_adapter("two", settings)
+    texts, rows = [], [text(20)]
+    for name in ("one", "two", "none"):
+        wrapped.set_adapter(name) if name != "none" else wrapped.disable_adapter_layers()
+        assert read_first(session, target, draft, rows)[0] == (1, 20)
+        assert read_first(session, target, draft, rows)[0] == (1, 1)
+        texts.append(str(plain(target, **batch_of(rows), max_new_tokens=NEW, do_sample=False)))
+    assert len(set(texts)) == 3
+
+
+def test_some_values_of_a_weight_are_enough_and_few_are_read():
+    """One update of bfloat16 weights, of which it changes one in forty."""
+    model = tiny(eos_token_id=None).to(torch.bfloat16)
+    before = version_of(model)
+    assert version_of(model) == before
+    dice = torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        p.data.mul_(1 + 0.1 * (torch.rand(p.shape, generator=dice) < 1 / 40))
+    assert version_of(model) != before
 
 
 def test_another_precision_is_another_model():

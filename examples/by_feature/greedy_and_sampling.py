@@ -30,6 +30,7 @@ for seed in (1, 1, 2):
         temperature=0.8,
         assistant_model=draft,
         spec_strategy="block",  # accepts at least as much as "rejection", under the same law
+        num_assistant_tokens=4,  # left to itself, it drafts on a CPU only in a SpecSession, or after `hf-specgen tune`
         generator=torch.Generator().manual_seed(seed),
     )
     print(f"\nsampled, seed {seed}:\n{tokenizer.decode(sampled[0], skip_special_tokens=True)}")

@@ -18,13 +18,17 @@ T = TypeVar("T", int, float)
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what transformers, and packages that are behind it, say at every call."""
+    """Without what transformers, and packages that are behind it, say at every call, and without what commands tell
+    of drafts that wait."""
     from transformers.utils import logging
+
+    from ..lengths.planner import WAITING
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", f".*{re.escape(WAITING)}")
         yield
 
 

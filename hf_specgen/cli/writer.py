@@ -115,7 +115,8 @@ class Writer:
             ValueError, OSError, ImportError: the models cannot be loaded.
         """
         self.models = load(self.target, self.draft, self.tokenizer, self.device)
-        self.generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        if self.seed is not None:
+            torch.manual_seed(self.seed)  # no generator=: what is decoded plainly has to go by the seed, too
 
     def new_session(self) -> SpecSession | None:
         """For the turns of a conversation; None where the target's cache cannot be kept: each turn is read anew."""
@@ -146,7 +147,6 @@ class Writer:
                 do_sample=bool(self.sampling),
                 max_new_tokens=int(min(self.max_new_tokens, self.room - columns)),
                 assistant_model=self.models.draft,
-                generator=self.generator,
                 spec_session=session,
                 spec_fallback="plain",
                 streamer=stream,

@@ -1,5 +1,7 @@
 """From `generate()`'s prepared inputs to the loop, and from its rows to the result."""
 
+import functools
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +19,8 @@ from ..drafters.encoder import input_name
 from ..errors import SpecDraftError, SpecUnsupportedError
 from ..lengths import Terms
 from ..lengths.costs import expected_step, position_costs
-from ..lengths.planner import LONGEST
-from ..noise import row_seeds
+from ..lengths.planner import BLIND, LONGEST
+from ..noise import check_generators, row_seeds
 from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
@@ -112,6 +114,7 @@ def _checked(call: Prepared, request: SpecRequest) -> Prompt:
     check_lengths(model, prompt, config.max_length)
     check_session(request.settings.spec_session, model, config, kwargs, prompt, request.cache)
     request.stream.check(len(prompt.rows))
+    check_generators(len(prompt.rows), request.settings.generator, prompt.ids.device)
     if request.within and len(prompt.rows) > 1:
         check_row_order(model, request.settings.generator, request.stream.by_row)
     if request.cache is not None:
@@ -144,7 +147,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
         export = Export(own_part(result), prompt.layout)
     keep = None
     if session is not None:
-        keep = Kept(model, version_of(model), read.target.cache.windows)
+        keep = Kept(model, kept.version if kept else version_of(model), read.target.cache.windows)
         if drafter is not None:
             drafter.keep_in(session)
     request.stream.prompts(call.input_ids, prompt.rows)
@@ -164,6 +167,9 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
         keep,
         plain_on_oom=settings.spec_fallback == "plain",
     )
+    seeds = row_seeds(len(rows), settings.generator, config.do_sample)  # a refused call draws nothing
+    for row, seed in zip(rows, seeds, strict=True):
+        row.seed = seed
     clock.restart()
     try:
         with compiling(settings.compile):
@@ -188,6 +194,8 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     stats.temperature = (1.0 if config.temperature is None else config.temperature) if config.do_sample else 0.0
     clock.fill(stats)
     publish(stats)
+    if stats.off_reason == BLIND and session is None:  # with one, the next call drafts
+        _tell_waiting(type(model).__name__, type(request.draft).__name__)
     if not config.return_dict_in_generate:
         return sequences
     if model.config.is_encoder_decoder:
@@ -195,6 +203,12 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     keys = KeyColumns(prompt.layout, read.target.cache.windows)
     encoded = call.model_kwargs.get("encoder_outputs")
     return as_dict(sequences, rows, stats, result, read.outputs, keys, encoded, extended=not request.within)
+
+
+@functools.cache
+def _tell_waiting(target: str, draft: str) -> None:
+    """Once in a process for each kind of pair: a call that returns a tensor shows no statistics."""
+    warnings.warn(f"The draft ({draft}) of the {target} was not used: {BLIND}.", stacklevel=2)
 
 
 def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecConfig, prefill: float | None) -> Terms:
@@ -227,7 +241,6 @@ def _rows(call: Prepared, request: SpecRequest, prompt: Prompt, source: Source |
         if request.tokenizer is None:
             raise SpecUnsupportedError("stop_strings need the model's tokenizer: pass tokenizer= to generate().")
         criteria.append(StopStringCriteria(stop_strings=request.stop_strings, tokenizer=request.tokenizer))
-    seeds = row_seeds(count, request.settings.generator, prompt.ids.device, config.do_sample)
     keep = config.return_dict_in_generate
     rows = []
     for b, (ids, masked) in enumerate(zip(prompt.rows, prompt.masked, strict=True)):
@@ -239,7 +252,6 @@ def _rows(call: Prepared, request: SpecRequest, prompt: Prompt, source: Source |
                 tokens=ids.tolist(),
                 prompt_length=len(ids),
                 limit=config.max_length - masked,
-                seed=seeds[b],
                 stops=Stops(criteria, call.input_ids[b], masked, b, count),
                 processors=own_processors(model, request, config, ids, masked, b, count, encoder_ids),
                 unseen=prompt.unseen[b],

@@ -21,6 +21,7 @@ class Row:
         limit: length at which `max_length` ends it.
         unseen: positions in front of its text of which no ids are known (embeddings, a cached turn): its i-th token
             is at position `unseen + i`.
+        seed: of its noise; drawn once nothing can refuse the call any more.
         last_drafted: the tokens proposed in the last round.
     """
 
@@ -29,10 +30,10 @@ class Row:
     tokens: list[int]
     prompt_length: int
     limit: int
-    seed: int
     stops: Stops
     processors: RowProcessors
     unseen: int = 0
+    seed: int = 0
     stats: RowStats = field(default_factory=RowStats)
     from_draft: list[bool] = field(default_factory=list)
     scores: list[torch.Tensor] | None = None

@@ -110,7 +110,7 @@ class Drafter(CandidateGenerator):
             self.begin([row])
         else:
             row.ids, row.tokens, row.limit = room, tokens, len(room)
-        seeds = row_seeds(1, None, input_ids.device, self.do_sample)
+        seeds = row_seeds(1, None, self.do_sample)
         noise = Noise(seeds, [row.length], input_ids.device)
         width = min(self.num_assistant_tokens, self.room(row))
         self.choose([next(iter(self.offers([row])[0]), None)])

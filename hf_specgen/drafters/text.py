@@ -60,11 +60,12 @@ class TextDrafter(ModelDrafter):
             if self.threshold is not None:
                 likely = ((best.values - logits.float().logsumexp(-1)).exp() >= self.threshold).tolist()
             for b, id_ in enumerate(best.indices.tolist()):
-                open_[b] = open_[b] and step < widths[b] and likely[b]
+                open_[b] = open_[b] and likely[b]
                 if open_[b]:
                     written[b].append(id_)
                     ended = id_ in self.reading.map.draft.special or self.reading.map.pairs.get(id_) in self.ends
-                    open_[b] = not ended and len(self._found(rows[b])) <= widths[b]  # more would not be proposed
+                    # More would not be proposed, and what is read needs a position in the draft's table.
+                    open_[b] = not ended and step + 1 < widths[b] and len(self._found(rows[b])) <= widths[b]
             if step + 1 == max(widths) or (self.alone and not any(open_)):
                 return
             logits = self.reader.read(best.indices[:, None], [int(o) for o in open_], keep=1)[:, 0]

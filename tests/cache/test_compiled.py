@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 from families import build, draft_of
-from toys import batch_of, noisy, plain, seeded, spec, text, tiny
+from toys import VOCAB, batch_of, noisy, plain, seeded, spec, text, tiny
 from transformers import Gemma3TextConfig, GPT2Config, MistralConfig, Qwen2Config, StableLmConfig
 
 import hf_specgen
@@ -143,6 +143,54 @@ def test_a_session_goes_on_in_the_same_graphs():
             got = spec(model, draft, **options, spec_session=session, compile=True)
         ids = plain(model, **options, do_sample=False)
         assert torch.equal(got.sequences, ids)
+
+
+@torch.no_grad()
+def moved(model):
+    for p in model.parameters():
+        p.add_(0.3 * p.std() * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+
+
+WEIGHTS = {
+    "in place": ("target", moved),
+    "past torch's count": ("draft", lambda model: model.model.layers[0].mlp.up_proj.weight.data.mul_(-3)),
+    "another parameter": (
+        "target",
+        lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.rand(VOCAB, 32))),
+    ),
+}
+
+
+@pytest.mark.parametrize("whose, change", WEIGHTS.values(), ids=WEIGHTS)
+def test_changed_weights_count_at_once(whose, change):
+    """Bug log 102: the graphs hold nothing of the weights that they were traced with."""
+    target = small(tie_word_embeddings=False)
+    models = {"target": target, "draft": noisy(target, 0)}
+    options = batch_of([text(7)]) | {"max_new_tokens": 16}
+    before, rates = plain(target, **options, do_sample=False), []
+    for step in range(2):
+        with compiled_once(*models.values()):
+            got = spec(*models.values(), **options, num_assistant_tokens=3, compile=True)
+        assert torch.equal(got.sequences, plain(target, **options, do_sample=False))
+        rates.append(got.spec_stats.acceptance_rate)
+        if not step:
+            change(models[whose])
+    assert torch.equal(got.sequences, before) == (whose == "draft") and rates[0] == 1.0 > rates[1]
+
+
+def test_another_adapter_counts_at_once():
+    peft = pytest.importorskip("peft")
+    model, options = small(), batch_of([text(7)]) | {"max_new_tokens": 20}
+    settings = peft.LoraConfig(r=2, target_modules=["up_proj"], init_lora_weights=False, lora_alpha=8)
+    wrapped = peft.get_peft_model(model, settings, adapter_name="one").eval()
+    wrapped.add_adapter("two", settings)
+    texts = []
+    for name in ("one", "two", "one"):
+        wrapped.set_adapter(name)
+        texts.append(plain(model, **options, do_sample=False).tolist())
+        got = spec(model, None, **options, prompt_lookup_num_tokens=3, compile=True)
+        assert got.sequences.tolist() == texts[-1]
+    assert texts[0] != texts[1] and graphs(model) and not steps_of(model).fault
 
 
 def reasons(found) -> list[str]:

@@ -175,6 +175,19 @@ def test_what_cannot_be_speculated_is_decoded_plainly_and_told(pair, monkeypatch
     warned, told = result.stderr.splitlines()
     assert warned == "generate: Decoding without the draft: no way back"
     assert told.startswith("12 tokens in ") and told.endswith("; without drafts: no way back")
+    sampled = [
+        run(pair / "target", "--max-new-tokens", 12, "--temperature", 1.5, "--seed", seed).stdout for seed in (1, 1, 2)
+    ]
+    assert sampled[0] == sampled[1] != sampled[2], "the seed is that of plain decoding, too"
+
+
+def test_a_draft_that_waits_is_told_in_one_line(pair):
+    from hf_specgen.decoding import call
+
+    call._tell_waiting.cache_clear()
+    options = "--max-new-tokens", 12, "--temperature", 1.0, "--strategy", "rejection"
+    (told,) = run(pair / "target", pair / "draft", *options).stderr.splitlines()
+    assert told.startswith("12 tokens in ") and "; without drafts: sampled rows are planned apart" in told
 
 
 def test_a_text_longer_than_the_context_ends_there(pair):

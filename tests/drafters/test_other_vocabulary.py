@@ -8,6 +8,7 @@ from laws import chi_square
 from text_toys import OTHER, byte_level, fast, renumbered, sentencepiece
 from tokenizers import Tokenizer, decoders, models
 from toys import assert_as_alone, noisy, plain, prompts, row_alone, spec, tiny
+from transformers import GPT2Config
 
 import hf_specgen
 from hf_specgen import SpecUnsupportedError
@@ -179,6 +180,25 @@ def test_a_beginning_of_text_is_read_once_and_only_in_front(spelled):
     assert (text.count(start), text[0] == start) == ((1, True) if start is not None else (0, False))
     row.tokens = row.tokens + ours(" Liège", add_special_tokens=False)["input_ids"]
     assert reading.text(row)[: len(text)] == text and reading.text(row).count(start) == text.count(start)
+
+
+def test_texts_that_are_beyond_the_drafts_positions_in_its_own_tokens(how):
+    """A table of 24 positions, and a tokenizer that splits finer: rows drop out by the draft's count."""
+    ours, theirs = (fast(byte_level(size), pad_token="<end>", padding_side="left") for size in (340, 260))
+    target, sizes = tiny(vocab_size=len(ours), eos_token_id=None), {"n_embd": 32, "n_layer": 1, "n_head": 4}
+    draft = tiny(GPT2Config, vocab_size=len(theirs), max_position_embeddings=24, eos_token_id=None, **sizes)
+    texts = ["def merge(a, b):\n    return sorted(a", "x", "schöne Straßen"]
+    batch = dict(ours(texts, return_tensors="pt", padding=True))
+    mine = batch["attention_mask"].sum(1).tolist()
+    split = [len(theirs(text)["input_ids"]) for text in texts]
+    assert mine[0] < 24 < split[0] and split[1] < mine[2] < split[2] < 24
+    with pytest.warns(UserWarning, match=r"row 0: its text \(\d+ tokens\) is beyond the draft's context"):
+        out = call(target, draft, ours, theirs, batch, max_new_tokens=20)
+    assert_as_alone(target, out, batch, new=20)
+    beyond, short, crossing = out.spec_stats.rows
+    assert beyond.drafted == 0 and "row 0" in beyond.fallback_reason and "context" in beyond.fallback_reason
+    assert crossing.drafted > 0 and "row 2" in crossing.fallback_reason
+    assert short.drafted > crossing.drafted
 
 
 # -- the law -----------------------------------------------------------------------------------------------------------

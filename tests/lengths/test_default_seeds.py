@@ -3,6 +3,7 @@ clock and no neighbour has a say in it."""
 
 import copy
 import random
+import warnings
 
 import pytest
 import torch
@@ -156,3 +157,19 @@ def test_on_a_cpu_the_model_drafts_once_a_session_knows_the_costs(pair, monkeypa
     first = call(pair, batch, spec_source="draft", spec_session=session).spec_stats
     assert first.drafted == 0 and "spec_session" in first.off_reason
     assert call(pair, batch, spec_source="draft", spec_session=session).spec_stats.drafted > 0
+
+
+def test_a_draft_that_waits_is_told_once(pair, monkeypatch):
+    """A call that returns a tensor shows no statistics. Those that know the costs, or need not, say nothing."""
+    monkeypatch.undo()
+    decoding._tell_waiting.cache_clear()
+    batch = repeating(LENGTHS, vocab=VOCAB)
+    knowing = [{"spec_source": "lookup"}, {"spec_source": "none"}, {"num_assistant_tokens": 2}, {"strategy": "coupled"}]
+    knowing += [{"do_sample": False, "temperature": None}, {"spec_session": hf_specgen.SpecSession()}]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for options in (*knowing, {}, {"return_dict_in_generate": False}):
+            call(pair, batch, **options)
+            told = [str(w.message) for w in caught if "was not used" in str(w.message)]
+            assert len(told) == (options not in knowing), options
+    assert "LlamaForCausalLM" in told[0] and "pass spec_session=SpecSession(), a tuned spec_config, or" in told[0]

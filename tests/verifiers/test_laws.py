@@ -555,7 +555,7 @@ def streams():
     """Uniforms that must each be uniform, and independent of each other."""
     same = [7] * N
     along = list(range(N))
-    by_row = noise.row_seeds(N, torch.Generator().manual_seed(0), CPU, do_sample=True)
+    by_row = noise.row_seeds(N, torch.Generator().manual_seed(0), do_sample=True)
     yield "positions", Noise(same, along, CPU).uniform(NEXT, 0)
     yield "consecutive seeds", Noise(along, [0] * N, CPU).uniform(NEXT, 0)
     yield "rows of one generator", Noise(by_row, [0] * N, CPU).uniform(NEXT, 0)
