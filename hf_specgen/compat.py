@@ -101,6 +101,11 @@ def placeholder_ids(model) -> list[int]:
     return sorted({i for i in found if isinstance(i, int)})
 
 
+def ends_of(config) -> list[int]:
+    """The EOS ids of a GenerationConfig that `generate` has prepared."""
+    return [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
+
+
 def prompt_of(kwargs: dict):
     """The ids among `generate`'s keyword arguments, under either name, or None."""
     return kwargs["inputs"] if kwargs.get("inputs") is not None else kwargs.get("input_ids")

@@ -9,7 +9,8 @@ class SpecUnsupportedError(ValueError):
 
 
 class SpecNumericsError(RuntimeError):
-    """A model returned NaN logits. The message names the model, the row and the position."""
+    """No token can be taken from a model's logits: they are NaN, or, where tokens are drawn, infinite or all masked.
+    The message names the row and the position."""
 
 
 class SpecDraftError(RuntimeError):

@@ -3,14 +3,21 @@
 Three kinds. Pointwise ones (temperature, top-p, …) read scores only: they run once on all slots, flattened. Built-in
 ones that read the text see `prefix + draft[:i]` of the unpadded row. Custom ones may keep state: the live object sees
 the true text only, once per emitted token, as in plain decoding; drafted slots are shown to a copy.
+
+A grammar knows nothing of a text that it forbids, or that goes on behind its end, and may say so with an error. Plain
+decoding never shows it one. A drafted slot behind an EOS, or behind a token that the processed scores leave out, can
+give no token: it is not processed. Other ends (stop strings, criteria) are judged later, so an error at a drafted slot
+counts only once the text has come true.
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from . import compat
 from .copying import own_copy
 from .errors import SpecUnsupportedError
 
@@ -28,6 +35,7 @@ POINTWISE = (
     logits_process.SuppressTokensLogitsProcessor,
 )
 STATEFUL_BUILT_IN = (logits_process.SynthIDTextWatermarkLogitsProcessor,)
+FUNCTIONS = (logits_process.PrefixConstrainedLogitsProcessor,)  # built in, but what they do is the caller's
 REFUSED = (
     logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
     logits_process.ClassifierFreeGuidanceLogitsProcessor,
@@ -35,12 +43,23 @@ REFUSED = (
 
 
 class RowProcessors:
-    """The processors of one row, in plain decoding's order."""
+    """The processors of one row, in plain decoding's order.
 
-    def __init__(self, processors: LogitsProcessorList):
+    Args:
+        ends: ids that end the row.
+
+    Attributes:
+        strict: whether one of them may be at a loss with a text that plain decoding would not show it.
+        failed: in this round, the first slot at which one of them raised an error, and the error; or None.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, ends: Sequence[int] = ()):
         self.live = list(processors)
         self.pointwise = all(type(p) in POINTWISE for p in self.live)
         self.stateful = [not _stateless(p) for p in self.live]
+        self.strict = any(not _built_in(p) or isinstance(p, FUNCTIONS) for p in self.live)
+        self.ends = frozenset(ends)
+        self.failed: tuple[int, Exception] | None = None
         for p in self.live:
             if isinstance(p, REFUSED):
                 raise SpecUnsupportedError(
@@ -62,17 +81,31 @@ def apply(processors: list, ids: torch.Tensor, scores: torch.Tensor) -> torch.Te
     return scores
 
 
-def on_draft(rows: list, trials: list[list] | None, scores: torch.Tensor, step: int) -> torch.Tensor:
-    """The draft's scores `[rows, vocabulary]` for its `step`-th token; the rows' buffers hold the tokens before it."""
+def on_draft(rows: list, trials: list[list | None] | None, scores: torch.Tensor, step: int) -> torch.Tensor:
+    """The draft's scores `[rows, vocabulary]` for its `step`-th token; the rows' buffers hold the tokens before it.
+
+    Args:
+        trials: of `trials_for_draft`; None in a row's place: it drafts no more, and gets zeros.
+    """
     if trials is None:
         pointwise = rows[0].processors.live
         return apply(pointwise, _no_text(scores), scores) if pointwise else scores
+    slots = zip(rows, trials, scores.split(1), strict=True)
     return torch.cat(
-        [apply(trials[b], row.ids[None, : row.length + step].clone(), scores[b : b + 1]) for b, row in enumerate(rows)]
+        [torch.zeros_like(own) if trial is None else _on_drafted(row, trial, own, step) for row, trial, own in slots]
     )
 
 
-def trials_for_draft(rows: list) -> list[list] | None:
+def _on_drafted(row, trial: list, scores: torch.Tensor, step: int) -> torch.Tensor:
+    try:
+        return apply(trial, _text(row, step), scores)
+    except Exception:  # whatever a caller's processor raises
+        if not step:  # not a drafted text, but the row's own
+            raise
+        return torch.full_like(scores, float("-inf"))  # nothing can be drafted behind it
+
+
+def trials_for_draft(rows: list) -> list[list | None] | None:
     """Copies for one round of drafting; None if no row's processors look at the text."""
     return None if all(row.processors.pointwise for row in rows) else [row.processors.trial() for row in rows]
 
@@ -81,7 +114,8 @@ def on_target(rows: list, proposal, logits: torch.Tensor) -> torch.Tensor:
     """The target's processed scores, float32 `[rows, width + 1, vocabulary]`.
 
     Args:
-        proposal: what was drafted. Slots beyond a row's count are left as they are, where that costs nothing.
+        proposal: what was drafted. Slots beyond a row's count, and those that can give no token, are left as they are,
+            where that costs nothing.
         logits: float32, same shape. Not changed.
     """
     if all(row.processors.pointwise for row in rows):
@@ -91,14 +125,37 @@ def on_target(rows: list, proposal, logits: torch.Tensor) -> torch.Tensor:
         return apply(rows[0].processors.live, _no_text(flat), flat).view_as(logits)
     scores, counts = logits.clone(), proposal.counts.tolist()
     for b, row in enumerate(rows):
-        row.ids[row.length : row.length + counts[b]] = proposal.tokens[b, : counts[b]]
-        scores[b, :1] = apply(row.processors.live, row.ids[None, : row.length].clone(), logits[b, :1].clone())
-        processors = row.processors.trial() if counts[b] else []
-        for i in range(1, counts[b] + 1):
-            scores[b, i : i + 1] = apply(
-                processors, row.ids[None, : row.length + i].clone(), logits[b, i : i + 1].clone()
-            )
+        _on_slots(row, proposal.tokens[b, : counts[b]], scores[b])
     return scores
+
+
+def _on_slots(row, drafted: torch.Tensor, scores: torch.Tensor) -> None:
+    """Process a row's slots `[slots, vocabulary]` in place."""
+    own = row.processors
+    own.failed = None
+    row.ids[row.length : row.length + len(drafted)] = drafted
+    scores[:1] = apply(own.live, _text(row, 0), scores[:1].clone())
+    trial = own.trial() if len(drafted) else []
+    tokens = drafted.tolist() if own.strict else []
+    for i in range(1, len(drafted) + 1):
+        if own.strict and (tokens[i - 1] in own.ends or not _possible(tokens[i - 1], scores[i - 1])):
+            return
+        try:
+            scores[i : i + 1] = apply(trial, _text(row, i), scores[i : i + 1].clone())
+        except Exception as error:  # whatever a caller's processor raises: `catch_up` raises it if the text comes true
+            own.failed = i, error
+            return
+
+
+def _possible(token: int, scores: torch.Tensor) -> bool:
+    """Whether a token can come of processed scores `[vocabulary]`. Of scores that leave out all, greedy decoding takes
+    one nevertheless."""
+    return bool(scores[token] > float("-inf")) or bool(scores.amax() == float("-inf"))
+
+
+def _text(row, drafted: int) -> torch.Tensor:
+    """The row's text with so many drafted tokens, `[1, length + drafted]`."""
+    return row.ids[None, : row.length + drafted].clone()
 
 
 def catch_up(row, emitted: int, logits: torch.Tensor) -> None:
@@ -108,19 +165,27 @@ def catch_up(row, emitted: int, logits: torch.Tensor) -> None:
         row: before its new tokens are counted into its length (its buffer holds them).
         emitted: tokens that the round gave; slot i led to the i-th.
         logits: `[slots, vocabulary]` of this row, as the target gave them.
+
+    Raises:
+        Exception: what a processor raised at one of these slots.
     """
+    if row.processors.failed is not None and row.processors.failed[0] < emitted:
+        raise row.processors.failed[1]
     if any(row.processors.stateful):
         for i in range(1, emitted):
-            apply(row.processors.live, row.ids[None, : row.length + i].clone(), logits[i : i + 1].clone())
+            apply(row.processors.live, _text(row, i), logits[i : i + 1].clone())
 
 
 def _no_text(scores: torch.Tensor) -> torch.Tensor:
     return torch.zeros(scores.shape[0], 1, dtype=torch.long, device=scores.device)
 
 
+def _built_in(processor) -> bool:
+    return type(processor).__module__ == logits_process.__name__
+
+
 def _stateless(processor) -> bool:
-    built_in = type(processor).__module__ == logits_process.__name__
-    return built_in and not isinstance(processor, STATEFUL_BUILT_IN)
+    return _built_in(processor) and not isinstance(processor, STATEFUL_BUILT_IN)
 
 
 def custom_processors(model, request, prepared: list, config, columns: int, inputs_tensor) -> LogitsProcessorList:
@@ -193,7 +258,8 @@ def own_processors(
             logits_processor=custom,
             device=ids.device,
             model_kwargs={},
-        )
+        ),
+        compat.ends_of(config),
     )
 
 

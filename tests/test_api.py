@@ -574,6 +574,21 @@ def test_stock_assisted_generator_sampled_is_judged_by_the_law_it_drew_from(targ
     assert surprises > 0, "drawn, not chosen"
 
 
+@pytest.mark.parametrize("verifier", [RejectionVerifier, BlockVerifier])
+def test_stock_assisted_generator_that_does_not_sample_counts_as_chosen(target, prompt, verifier, monkeypatch):
+    """In a sampled call: its tokens are the best of its logits, whatever these are. A softmax of them would be no q."""
+    source, judge, proposals = assisted(noisy(target, 0.4), prompt, sampled=False), verifier.accept, []
+
+    def accept(self, proposal, scores, noise):
+        proposals.append(proposal)
+        return judge(self, proposal, scores, noise)
+
+    monkeypatch.setattr(verifier, "accept", accept)
+    torch.manual_seed(4)
+    out = spec(target, source, verifier.name, **prompt, max_new_tokens=NEW, do_sample=True, temperature=4.0, top_k=0)
+    assert out.spec_stats.drafted > 5 and all(proposal.q is None for proposal in proposals)
+
+
 class Scripted(CandidateGenerator):
     """Any third-party generator: proposes what it is told, notes what it is told back."""
 
@@ -657,12 +672,15 @@ class Bigrams(hf_specgen.Drafter):
 
 
 @pytest.mark.parametrize("lengths", [[7], [7, 4, 9]], ids=["one row", "ragged batch"])
-@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.02}], ids=["bare", "repetition penalty"])
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.06}], ids=["bare", "repetition penalty"])
 def test_custom_drafter_equals_plain(target, lengths, options):
     """In a ragged batch some rows have nothing to look up in a round: the others' penalties stay on their own rows."""
-    batch = prompts(lengths)
-    options = options | {"max_new_tokens": 40}
-    got = spec(target, Bigrams(), **batch, **options)
+    batch, bare = prompts(lengths, seed=1), {"max_new_tokens": 40}
+    got = spec(target, Bigrams(), **batch, **bare, **options)
+    if options:
+        without = spec(target, Bigrams(), **batch, **bare)
+        assert (got.sequences != without.sequences).any(1).all(), "each row's text shows its own penalty"
+    options = options | bare
     for b, length in enumerate(lengths):
         want = plain(target, **row_alone(batch, b), do_sample=False, **options)[0, length:].tolist()
         mine = got.sequences[b, max(lengths) :].tolist()

@@ -217,7 +217,7 @@ def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecCon
     position, second = position_costs(model)
     return Terms(
         free=not verifier.follows_draft,
-        greedy=verifier.name == "greedy",
+        greedy=not verifier.samples,
         inside=drafter is not None and drafter.stops_inside,
         target_step=expected_step(model),
         draft_step=None if draft is None else expected_step(draft),

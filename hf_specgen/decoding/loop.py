@@ -8,7 +8,7 @@ import torch
 from ..cache.reader import Reader
 from ..cache.stock import Export
 from ..drafters import Drafter
-from ..errors import SpecDraftError, SpecNumericsError
+from ..errors import SpecDraftError
 from ..lengths import Choice, Length
 from ..lengths.base import NOTHING, Round, Seconds
 from ..lengths.offer import Offer
@@ -17,6 +17,7 @@ from ..processors import on_target
 from ..session import Kept
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
+from . import numerics
 from .ranks import Ranks
 from .rows import Row
 from .scoring import score
@@ -157,24 +158,26 @@ class Decoding:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
         scores = on_target(self.rows, proposal, logits)
         verdict = self.verifier.accept(proposal, scores, noise)
-        slots = torch.arange(scores.shape[1], device=self.device)
-        nan = (scores.amax(-1).isnan() & (slots <= proposal.counts[:, None])).any(1)
-        figures = torch.stack([nan.long(), proposal.counts, verdict.accepted, verdict.next_token], dim=1)
+        flaw, place = numerics.first_flaw(scores, verdict.accepted, self.verifier.samples)
+        figures = torch.stack([flaw, place, proposal.counts, verdict.accepted, verdict.next_token], dim=1)
         outcome = self.ranks.agree(torch.cat([figures, proposal.tokens], dim=1))
         outcome = outcome.tolist()  # the round's one read by the host
-        self._refuse_nan([o[0] for o in outcome])
         collected = self.target.collected or [[]] * len(self.rows)
         rounds = []
-        for b, (row, (_, count, accepted, next_token, *drafted)) in enumerate(zip(self.rows, outcome, strict=True)):
-            row.last_drafted = drafted[:count]
+        for b, (row, (flaw, place, count, accepted, next_token, *drafted)) in enumerate(
+            zip(self.rows, outcome, strict=True)
+        ):
+            row.last_drafted, start = drafted[:count], row.length
             rounds.append(Round(row.index, self.choices[b], count, accepted))
             stay = row.commit(rounds[-1], [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
+            if flaw and place < len(stay):
+                numerics.refuse(flaw, row.index, start + place)
             self.target.roll_back(b, row.unseen + row.length - 1)
             source = row.stats.sources[-1]
             for i, token in enumerate(stay):
                 self.stream.token(row.index, token, source if i < accepted else None)
         if self.drafter is not None and proposal.width:
-            self.drafter.settle(self.rows, scores, [o[2] for o in outcome])
+            self.drafter.settle(self.rows, scores, [round_.accepted for round_ in rounds])
         for b in reversed(range(len(self.rows))):
             if self.rows[b].done:
                 self._release(b)
@@ -192,14 +195,6 @@ class Decoding:
             self.drafter.drop(b)
         self.rows[b] = self.rows[-1]
         self.rows.pop()
-
-    def _refuse_nan(self, found: list[int]) -> None:
-        if any(found):
-            row = self.rows[found.index(1)]
-            raise SpecNumericsError(
-                f"The target returned NaN logits for row {row.index} at position {row.length}. "
-                "Check its dtype (float16 overflows; try bfloat16) and weights, or pass remove_invalid_values=True."
-            )
 
     def _guarded(self, step):
         """Run a step of the draft. Out of memory is reported as the draft's; with plain_on_oom it is given up."""

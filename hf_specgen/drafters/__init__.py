@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from ..compat import ends_of
 from ..errors import SpecUnsupportedError
 from .base import Drafter
 from .encoder import Source, check_encoder
@@ -65,7 +66,7 @@ def drafter_for(
     own_ends = [] if own_ends is None else torch.as_tensor(own_ends).flatten().tolist()
     if vocabulary is not None:
         own_ends = [vocabulary.pairs[id_] for id_ in own_ends if id_ in vocabulary.pairs]
-    ends = [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
+    ends = ends_of(config)
     kind, reading = ModelDrafter, None
     if vocabulary is not None and vocabulary.one_to_one:
         reading = MappedIds(vocabulary, device)
@@ -97,10 +98,9 @@ def with_lookup(drafter: Drafter | None, settings, config, never: list[int]) -> 
     hybrid = isinstance(drafter, ModelDrafter) and settings.source == "hybrid"
     if not hybrid and (drafter is not None or not settings.looks_up):
         return drafter
-    ends = [] if config._eos_token_tensor is None else config._eos_token_tensor.flatten().tolist()
     limits = {"most": settings.prompt_lookup_num_tokens, "ngram": settings.max_matching_ngram_size}
     lookup = LookupDrafter(
-        **{name: value for name, value in limits.items() if value is not None}, eos=ends, never=never
+        **{name: value for name, value in limits.items() if value is not None}, eos=ends_of(config), never=never
     )
     return HybridDrafter(drafter, lookup) if isinstance(drafter, ModelDrafter) else lookup
 

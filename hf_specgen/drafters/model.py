@@ -33,6 +33,7 @@ class ModelDrafter(Drafter):
     """
 
     trusted = True
+    drawn = False  # whether the last round's tokens were, rather than chosen
 
     def __init__(
         self,
@@ -156,6 +157,8 @@ class ModelDrafter(Drafter):
             if step:
                 fed = self._known(self.reading.fed(tokens[-1])[:, None].to(self.device))
                 logits = self.reader.read(fed, [int(step < w) for w in widths], keep=1)[:, 0]
+            if trials is not None:
+                trials = [trial if step < w else None for trial, w in zip(trials, widths, strict=True)]
             scores = on_draft(rows, trials, self._of_target(logits, home), step)
             self.peaks.append(scores.amax(-1))
             # Whether to go on is decided by the distribution, before anything is drawn from it.
@@ -170,16 +173,26 @@ class ModelDrafter(Drafter):
             if self.goes_on is not None and self.stops_inside:
                 self._stop_where_told(rows, widths, step, scores)
             if trials is not None:
-                for row, allowed, token in zip(rows, widths, chosen, strict=True):
-                    if step < allowed:
-                        row.ids[row.length + step] = token
+                self._extend(rows, trials, step, chosen, sure[-1])
         if not tokens:  # nothing will be settled
             self._refuse_nan(rows)
             return Proposal.empty(len(rows), home)
         drafted = torch.stack(tokens, 1)
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
         counts = torch.minimum(counts, self._ends(drafted, sure))
+        self.drawn = q[0] is not None
         return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1))
+
+    def _extend(self, rows, trials: list[list | None], step: int, chosen: torch.Tensor, sure: torch.Tensor) -> None:
+        """Write what was drafted behind the rows' texts, for their processors. A draft that has ended asks strict ones
+        no more: they may know nothing of a text behind its end."""
+        open_ = [b for b, trial in enumerate(trials) if trial is not None]
+        for b in open_:
+            rows[b].ids[rows[b].length + step] = chosen[b]
+        if any(rows[b].processors.strict for b in open_):
+            ended = (torch.isin(chosen, self.eos) | ~sure).tolist()
+            for b in open_:
+                trials[b] = None if ended[b] else trials[b]
 
     def _stop_where_told(self, rows, widths: list[int], step: int, scores: torch.Tensor) -> None:
         """Shorten `widths` to what is drafted where a further token is not worth its cost. What was drawn stays."""
@@ -257,11 +270,13 @@ class ModelDrafter(Drafter):
         return self.reading.own(row.last_drafted)
 
     def _refuse_nan(self, rows) -> None:
-        nan = torch.stack(self.peaks).isnan().any(0)
-        if nan.any():
-            row = rows[int(nan.nonzero()[0, 0])]
+        peaks = torch.stack(self.peaks)
+        wrong = peaks.isnan() | (peaks == float("inf")) if self.drawn else peaks.isnan()  # no law has infinite logits
+        if wrong.any():
+            b = int(wrong.any(0).nonzero()[0, 0])
+            row, kind = rows[b], "NaN" if peaks[:, b].isnan().any() else "infinite"
             raise SpecNumericsError(
-                f"The draft returned NaN logits for row {row.index} near position {row.length}. "
+                f"The draft returned {kind} logits for row {row.index} near position {row.length}. "
                 "Check its dtype (float16 overflows; try bfloat16) and weights, or use another draft."
             )
 

@@ -67,11 +67,13 @@ class Verifier(ABC):
         name: what `spec_strategy=` calls it.
         lossless: whether it keeps the target's law; statistics and outputs carry it.
         follows_draft: whether the ids (not their law) depend on what is drafted.
+        samples: whether tokens are drawn from the scores' law, which has to exist: one of infinite scores does not.
     """
 
     name: str
     lossless: bool = True
     follows_draft: bool = True
+    samples: bool = True
 
     @abstractmethod
     def draw(self, scores: torch.Tensor, noise: Noise, offset: int) -> tuple[torch.Tensor, torch.Tensor | None]:

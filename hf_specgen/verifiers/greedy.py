@@ -8,6 +8,7 @@ from .base import Proposal, Verdict, Verifier, leading
 class GreedyVerifier(Verifier):
     name = "greedy"
     follows_draft = False
+    samples = False
 
     def draw(self, scores, noise, offset):
         return scores.argmax(-1), None

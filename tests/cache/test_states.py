@@ -39,6 +39,22 @@ def test_rows_are_decoded_as_if_alone(name, lengths, k):
     assert out.spec_stats.acceptance_rate < 0.3, "the bad draft is bad: long runs of rejections were seen"
 
 
+@pytest.mark.parametrize("source", ["lookup", "hybrid"])
+@pytest.mark.parametrize("lengths", [(25,), (25, 11, 18)], ids=["alone", "ragged"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_copies_from_the_text_are_judged_as_drafts_are(name, lengths, source):
+    target, good, _ = pair(name)
+    batch = prompts(list(lengths), seed=3, vocab=9)  # much of it stands there again and again
+    options = {"max_new_tokens": 20, "num_assistant_tokens": 4, "pad_token_id": 0, "spec_source": source}
+    options["sequence_bias"] = [[[i], 25.0] for i in range(2, 7)]
+    out = spec(target, good if source == "hybrid" else None, **batch, **options)
+    for b in range(len(lengths)):
+        bias = {"sequence_bias": options["sequence_bias"]}
+        assert torch.equal(out.sequences[b, batch["input_ids"].shape[1] :], alone(target, batch, b, **bias))
+    copied = out.spec_stats.by_source["lookup"]
+    assert 0 < copied.accepted < copied.drafted, "states went back, and on"
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_exact_copy_is_accepted_in_every_round(name):
     target = pair(name)[0]

@@ -450,6 +450,44 @@ def test_criteria_list_of_the_caller_is_not_added_to(target, copied, prompt, tok
     assert len(given) == 1
 
 
+# ---- stops inside a span that was copied from the text -----------------------------------------------
+COPIED = [[5, 9, 14, 33, 8, 20], [7, 41, 12, 30, 6, 11]]
+
+
+def copying(rows: list[int]):
+    """Prompts that repeat themselves, and a call in which they go on to."""
+    texts = [COPIED[b] * (3 + b) for b in rows]
+    width = max(map(len, texts))
+    ids = torch.tensor([[0] * (width - len(text)) + text for text in texts])
+
+    def allowed(row, sent):
+        return [COPIED[rows[row]][len(sent) % 6]]
+
+    mask = torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts])
+    return {"input_ids": ids, "attention_mask": mask, "prefix_allowed_tokens_fn": allowed}
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 1]], ids=["one row", "ragged"])
+@pytest.mark.parametrize("end", range(1, 6))
+@pytest.mark.parametrize("kind", ["stop string", "criterion", "criterion that counts"])
+@pytest.mark.parametrize("source", ["lookup", "hybrid"])
+def test_a_stop_inside_a_copied_span(target, tokenizer, source, kind, end, rows):
+    options = {
+        "stop string": {"stop_strings": [tokenizer.decode(COPIED[b][end]) for b in rows], "tokenizer": tokenizer},
+        "criterion": {"stopping_criteria": [LastTokenIs(COPIED[b][end]) for b in rows]},
+        "criterion that counts": {"stopping_criteria": [AfterCalls(end + 1)]},
+    }[kind] | {"max_new_tokens": 12, "eos_token_id": None}
+    draft = noisy(target) if source == "hybrid" else None
+    out = spec(target, draft, **copying(rows), **options, spec_source=source, num_assistant_tokens=6)
+    for place, b in enumerate(rows):
+        if kind == "criterion that counts":
+            options["stopping_criteria"] = [AfterCalls(end + 1)]
+        want = plain(target, **copying([b]), **options, do_sample=False)[0].tolist()
+        assert out.sequences[place, -end - 1 :].tolist() == want[-end - 1 :] == COPIED[b][: end + 1]
+        row = out.spec_stats.rows[place]
+        assert row.by_source.keys() == {"lookup"} and row.emitted == end + 1 and row.trimmed == 7 - end
+
+
 # ---- rows that end at different times -----------------------------------------------------------------
 @pytest.fixture(scope="module")
 def ragged(target):

@@ -10,7 +10,10 @@ from vlm_toys import FAMILIES, IMAGE, VIDEO, VISION_END, VISION_START, build, pr
 
 import hf_specgen
 from hf_specgen import SpecUnsupportedError
+from hf_specgen.drafters.base import LoneRow
+from hf_specgen.drafters.lookup import LookupDrafter
 from hf_specgen.drafters.model import ModelDrafter
+from hf_specgen.processors import RowProcessors
 
 NEW = 16
 SEEING = [name for name in FAMILIES if name != "mllama"]
@@ -194,6 +197,34 @@ def test_placeholders_are_never_drafted(name, sampled, monkeypatch):
         assert_plain(build(name), placeholder_lover(name), inputs)
     held = {IMAGE, VIDEO} if name in QWEN else {IMAGE}
     assert proposed and not held & set(proposed)
+
+
+@pytest.mark.parametrize("rows", ["one", "ragged"])
+@pytest.mark.parametrize("name", SEEING)
+def test_lookup_never_copies_placeholders(name, rows, monkeypatch):
+    """The answer comes back to what stood before an image, again and again."""
+    inputs, proposed, look_up = prompt(name, ROWS[rows]), [], LookupDrafter.propose
+    texts = [ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
+    before = [text[text.index(IMAGE) - 1] for text in texts]
+
+    def said(row, ids):
+        been = ids.tolist().count(before[row])
+        return [20 + been if ids[-1] == before[row] else before[row]]
+
+    def watch(self, rows, *args):
+        proposal = look_up(self, rows, *args)
+        proposed.extend(proposal.tokens[proposal.drafted()].tolist())
+        return proposal
+
+    monkeypatch.setattr(LookupDrafter, "propose", watch)
+    options = {"max_new_tokens": NEW, "prefix_allowed_tokens_fn": said}
+    out = spec(build(name), None, **inputs, **options, spec_source="lookup", num_assistant_tokens=4)
+    assert out.sequences.tolist() == plain(build(name), **inputs, **options, do_sample=False).tolist()
+    assert proposed and IMAGE not in proposed
+    text = [*texts[0], before[0]]
+    row = LoneRow(torch.tensor(text), text, 100, RowProcessors([]))
+    careless = look_up(LookupDrafter(1), [row], [1], None, None)
+    assert careless.tokens.tolist() == [[IMAGE]], "it would, if it were let"
 
 
 # ---- sampling, sequences, ends --------------------------------------------------------------------------

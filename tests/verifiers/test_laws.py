@@ -5,6 +5,7 @@ noise and the bound is float64's. End to end: tiny models, the empirical law of 
 rows against plain decoding's own processed scores. Each check has a wrong rule beside it that it must reject.
 """
 
+import copy
 import dataclasses
 import itertools
 from unittest import mock
@@ -167,6 +168,26 @@ def test_drafted_token_of_zero_probability_under_q_is_handled(verifier):
     found = law_of(verifier, proposal, p.log())
     assert found.kept.tolist() == [[0, 1], [1, 0]]
     assert found.next[1, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("value", [-torch.inf, torch.inf, torch.nan], ids=["masked", "infinite", "NaN"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("verifier", RULES, ids=by_name)
+def test_a_place_without_a_law_is_come_to_as_often_as_it_should(verifier, k, value):
+    """Behind the token 1 nothing can be drawn: that is an error, after as many texts as in plain decoding. And behind
+    the token 2, which cannot come: no text is led there."""
+    p, q = table(1, 4, support=lambda prefix: {0, 1, 3}), table(2, 4)
+    drafts = every_draft(q, (), k, never)
+    proposal, scores = batch_of(drafts, p, q, k)
+    for b, draft in enumerate(drafts):
+        for i in range(1, k + 1):
+            if {1, 2} & set(draft.tokens[:i]):
+                scores[b, i] = value
+    found, first = law_of(verifier, proposal, scores), torch.zeros(4, dtype=torch.float64)
+    for draft, kept, follows in zip(drafts, found.kept, found.next, strict=True):
+        first[draft.tokens[0]] += draft.probability * kept[1:].sum()
+        first += draft.probability * kept[0] * follows[0]
+    assert distance(first, p(())) < EXACT
 
 
 @pytest.mark.parametrize("verifier", RULES, ids=by_name)
@@ -443,6 +464,55 @@ def test_sampled_law_where_rows_and_drafts_end_at_an_eos(pair, strategy):
     law_ = exact_law(pair[0], top_k=0, eos_token_id=eos)
     assert 0.2 < law_[..., 0].sum() < 0.9
     assert chi_square(empirical_counts(*pair, strategy, 2000, eos_token_id=eos), law_) > LEAST
+
+
+@pytest.mark.parametrize("strategy", ["rejection", "block"])
+def test_sampled_law_under_a_grammar_that_knows_no_other_text(pair, strategy):
+    """Nor one behind its end: those slots of a draft are not processed."""
+    end, known = 6, PROMPT[0, -1].item()
+
+    def following(token):
+        return [(token + step) % 8 for step in (1, 3, 6)]
+
+    def allowed(_, ids):
+        text = [known, *ids[PROMPT.shape[1] :].tolist()]
+        legal = all(b in following(a) and a != end for a, b in itertools.pairwise(text)) and text[-1] != end
+        return following(text[-1]) if legal else others
+
+    others = [0]
+    settings = {"top_k": 0, "eos_token_id": end, "prefix_allowed_tokens_fn": allowed}
+    law_ = exact_law(pair[0], **settings)
+    assert 0.05 < law_[..., 0].sum() < 0.95
+    others = []  # an error
+    assert chi_square(empirical_counts(*pair, strategy, 800, **settings), law_) > LEAST
+
+
+@pytest.mark.parametrize("rule", [RejectionVerifier, BlockVerifier], ids=by_name)
+def test_q_is_the_very_float32_law_that_a_bfloat16_draft_was_drawn_from(pair, rule, monkeypatch):
+    target, draft = pair[0], copy.deepcopy(pair[1]).to(torch.bfloat16)
+    drawn, rounds, draw, judge = [], [], rule.draw, rule.accept
+
+    def watched_draw(self, scores, noise, offset):
+        assert scores.dtype == torch.float32
+        token, q = draw(self, scores, noise, offset)
+        drawn.append(q)
+        return token, q
+
+    def watched_accept(self, proposal, scores, noise):
+        if proposal.width:
+            where, q = proposal.drafted(), proposal.q
+            assert q.dtype == torch.float32 and torch.equal(q, torch.stack(drawn, 1))
+            again = [base.invert(q[:, i], noise.uniform(DRAFT, i)) for i in range(proposal.width)]
+            assert torch.equal(torch.stack(again, 1)[where], proposal.tokens[where])
+            rounds.append((q.sum(-1) - 1).abs().max().item() < 1e-6 and not torch.equal(q, q.bfloat16().float()))
+        drawn.clear()
+        return judge(self, proposal, scores, noise)
+
+    monkeypatch.setattr(rule, "draw", watched_draw)
+    monkeypatch.setattr(rule, "accept", watched_accept)
+    counts = empirical_counts(target, draft, rule.name, 1000, temperature=0.7)
+    assert rounds and all(rounds)
+    assert chi_square(counts, exact_law(target, temperature=0.7, top_k=0)) > LEAST
 
 
 def test_coupled_law_is_plain_decodings(pair):
