@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.gguf import SUFFIX, lone_file
 from .codec import UnreadableTokenizerError
 from .report import PairReport, require_usable
 from .sides import CANNOT_GO_BACK, Side
@@ -81,10 +82,11 @@ def _opened(
     if not isinstance(model, (str, os.PathLike)):
         return model, tokenizer
     from ..checkpoints.hub import folder_of
-    from ..quantization.gguf import SUFFIX, lone_file, meta_model
 
     path = Path(model).expanduser()
     if path.exists() and (file := lone_file(path)):
+        from ..quantization.gguf import meta_model
+
         without_weights, own = meta_model(file)
         return without_weights, tokenizer or own
     return folder_of(path.parent if path.is_file() and path.suffix == SUFFIX else model), tokenizer

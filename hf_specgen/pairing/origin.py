@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.checkpoint import Checkpoint, read_checkpoint
 from ..checkpoints.config import read_config
+from ..checkpoints.gguf import SUFFIX, file_of, lone_file
 from ..checkpoints.hub import folder_of, headers_of, split_name
 from ..quantization import Backend, backend_of, quantization_of
-from ..quantization.gguf import SUFFIX, Gguf, file_of, lone_file, meta_model
+from ..quantization.gguf import Gguf, meta_model
 from ..quantization.loaded import check_scales
 from .tokenizers import FolderSource
 

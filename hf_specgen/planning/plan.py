@@ -137,8 +137,9 @@ def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoin
     import torch
     from transformers import AutoConfig
 
+    from ..checkpoints.gguf import SUFFIX
     from ..quantization import backend_of
-    from ..quantization.gguf import SUFFIX, config_of
+    from ..quantization.gguf import config_of
 
     cpu = torch.device("cpu")
     if not isinstance(model, (str, os.PathLike)):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.checkpoint import StoredQuantization
 from ..checkpoints.config import read_json
+from ..checkpoints.gguf import SUFFIX
 from . import bitsandbytes, torchao
 from .awq import Awq
 from .base import Backend
 from .compressed import CompressedTensors
-from .gguf import SUFFIX, Gguf
+from .gguf import Gguf
 from .given import Given, method_of
 from .loaded import is_quantized
 
