@@ -21,8 +21,8 @@ from transformers import GenerationConfig
 
 from .errors import SpecUnsupportedError
 from .lengths import SCHEDULES, ConstantLength, HeuristicLength, Knowledge, Length
+from .lengths.undrafted import Undrafted
 from .session import SpecSession
-from .tuning.undrafted import Undrafted
 from .verifiers import STRATEGIES
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class SpecConfig:
             take, it raises all the same.
         spec_source: where drafts come from, one of `SOURCES`: "hybrid" (per row and round the text's own repetitions or
             the draft, whichever promises more), "draft", "lookup" (needs no draft), "none" (decodes token by token).
-            None: "draft" with a constant schedule, else "hybrid".
+            None: "draft" with a constant or the heuristic schedule and no `prompt_lookup_num_tokens`, else
+            "hybrid".
         num_assistant_tokens: draft tokens per round, K: at most (goodput), at first (heuristic, target-rate), always
             (constant).
         num_assistant_tokens_schedule: one of `SCHEDULES`, alone or with its arguments (`{"name": "target-rate", "rate":

@@ -4,7 +4,8 @@
 class SpecUnsupportedError(ValueError):
     """The call cannot be decoded speculatively *and* exactly. Raised before the first token; nothing has been changed.
 
-    `spec_fallback="plain"` turns it into one warning and plain decoding.
+    `spec_fallback="plain"` turns it into one warning and plain decoding, but not where tokens are drawn with a
+    `generator=`.
     """
 
 

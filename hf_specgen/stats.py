@@ -370,13 +370,10 @@ class Clock:
             return [begin.elapsed_time(end) / 1000 for begin, end in laps]
         return [end - begin for begin, end in laps]
 
-    def last(self, *names: str) -> float:
-        """Length of the last laps of these names together. On a GPU, ask once the host has waited for them."""
-        found = 0.0
-        for name in names:
-            begin, end = self.laps[name][-1]
-            found += begin.elapsed_time(end) / 1000 if self.cuda else end - begin
-        return found
+    def last(self, name: str) -> float:
+        """Length of the last lap of this name. On a GPU, ask once the host has waited for it."""
+        begin, end = self.laps[name][-1]
+        return begin.elapsed_time(end) / 1000 if self.cuda else end - begin
 
     def fill(self, stats: SpecStats) -> None:
         total = time.perf_counter() - self.started

@@ -39,7 +39,7 @@ RULES = (
         threshold=0,
         source="by definition",
         seen=lambda stats, _: f"the draft was not used: {stats.off_reason}.",
-        means="The length rule expected it to cost more than it gives.",
+        means="It was expected to cost more than it gives, or was switched off.",
         do='Use a smaller or quantized draft (`hf-specgen recommend`), or spec_source="lookup" for texts that repeat '
         "their prompt.",
     ),

@@ -16,6 +16,7 @@ from typing import Any
 
 from .config import read_json
 from .expected import Misfit, ask_transformers, compare, misfit
+from .gguf import SUFFIX
 from .headers import DTYPES, CheckpointError, NoWeightsError, Tensor, read_headers, refuse_pointer
 
 __all__ = [
@@ -166,7 +167,7 @@ def read_checkpoint(
 
 def holds_weights(folder: Path) -> bool:
     """Whether files are there that look like a whole model's weights, broken or not."""
-    patterns = (SINGLE, INDEX, *PICKLED, SHARDS, "*.gguf")
+    patterns = (SINGLE, INDEX, *PICKLED, SHARDS, f"*{SUFFIX}")
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
@@ -187,7 +188,7 @@ def _weight_files(folder: Path, allow_pickle: bool) -> tuple[list[Path], bool]:
         return [folder / SINGLE], False
     if (folder / INDEX).is_file():
         return _shards(folder, folder / INDEX), False
-    if gguf := sorted(folder.glob("*.gguf")):
+    if gguf := sorted(folder.glob(f"*{SUFFIX}")):
         return gguf[:1], True
     if pickled := next((folder / name for name in PICKLED if (folder / name).is_file()), None):
         if not allow_pickle:

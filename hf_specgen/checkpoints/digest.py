@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .checkpoint import SHARDS, SINGLE
+from .gguf import SUFFIX
 
 PIECES, BYTES = 256, 64
 """Pieces of a file that are read, spread evenly, and how long each is."""
@@ -14,7 +15,7 @@ PIECES, BYTES = 256, 64
 
 def weight_files(folder: Path) -> list[Path]:
     """Safetensors, or else GGUF; none where the folder holds neither (a Hub id whose weights are not here)."""
-    found = (sorted(folder.glob(pattern)) for pattern in (SINGLE, SHARDS, "*.gguf"))
+    found = (sorted(folder.glob(pattern)) for pattern in (SINGLE, SHARDS, f"*{SUFFIX}"))
     return next(filter(None, found), [])
 
 

@@ -18,7 +18,8 @@ class SpecGenerateOutput(GenerateDecoderOnlyOutput):
 
     Attributes:
         spec_stats: statistics of the call.
-        draft_mask: bool `[rows, new tokens]`: which new tokens came from the draft (False at padding).
+        draft_mask: bool `[rows, new tokens]`: which new tokens were drafted, by the draft or from the text (False at
+            padding).
     """
 
     spec_stats: SpecStats | None = None

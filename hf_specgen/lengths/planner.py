@@ -249,11 +249,16 @@ class Planner:
         return most
 
     def _out_of_the_question(self, asked: list[Prospect]) -> bool:
-        """Whether the draft need not even read the prompt: with the best acceptance it would not pay, or not in the
-        tokens that are left; or others would (see `BLIND_WIDTH`)."""
+        """Whether the draft need not even read the prompt. The first reason why is kept for the statistics."""
+        reason = self._objection(asked)
+        self.why_off = reason and (self.why_off or reason)
+        return reason is not None
+
+    def _objection(self, asked: list[Prospect]) -> str | None:
+        """With the best acceptance it would not pay, or not in the tokens that are left; others would pay for it (see
+        `BLIND_WIDTH`); or a batch's prompts take too long to read (see `READING`)."""
         if self.harmful:
-            self.why_off = BLIND
-            return True
+            return BLIND
         draft, all_kept, tokens, best = self._draft_time(), 1.0, 1.0, 0.0
         for k in range(1, self.longest + 1):
             all_kept *= BEST_CASE
@@ -262,18 +267,12 @@ class Planner:
         left = max(p.row.limit - p.row.length for p in asked)
         reading = draft * (1 + self.terms.position_cost * max(p.row.length for p in asked))
         if best < 1 + 2 * MARGIN:
-            self.why_off = f"a draft step takes {draft:.2f} of a plain step: no acceptance makes it pay"
-        elif left * (1 - 1 / best) < reading:
-            self.why_off = (
-                f"the draft would have to read the prompt (about {reading:.1f} plain steps) for {left} tokens"
-            )
-        elif (share := self._reading_share(left)) > READING:
-            self.why_off = (
-                f"the draft would have to read the prompts, {share:.0%} of the time that plain decoding takes"
-            )
-        else:
-            self.why_off = None
-        return self.why_off is not None
+            return f"a draft step takes {draft:.2f} of a plain step: no acceptance makes it pay"
+        if left * (1 - 1 / best) < reading:
+            return f"the draft would have to read the prompt (about {reading:.1f} plain steps) for {left} tokens"
+        if (share := self._reading_share(left)) > READING:
+            return f"the draft would have to read the prompts, {share:.0%} of the time that plain decoding takes"
+        return None
 
     def _reading_share(self, left: int) -> float:
         """What the draft's reading of the prompts takes of a batch's plain call. To read is to compute, whatever the

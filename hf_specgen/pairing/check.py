@@ -84,6 +84,8 @@ def _opened(
     from ..checkpoints.hub import folder_of
 
     path = Path(model).expanduser()
+    if path.suffix == SUFFIX and not path.is_file():
+        raise FileNotFoundError(f"{path} is no file.")
     if path.exists() and (file := lone_file(path)):
         from ..quantization.gguf import meta_model
 

@@ -137,7 +137,7 @@ def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoin
     import torch
     from transformers import AutoConfig
 
-    from ..checkpoints.gguf import SUFFIX
+    from ..checkpoints.gguf import lone_file
     from ..quantization import backend_of
     from ..quantization.gguf import config_of
 
@@ -148,9 +148,9 @@ def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoin
     from ..checkpoints.hub import folder_of, headers_of
 
     path = Path(model).expanduser()
-    if path.suffix == SUFFIX and path.is_file():
-        dtype = backend_of(quantization, path).dtype(dtype, cpu)
-        return config_of(path), Checkpoint({}, path.stat().st_size, gguf=path.name), dtype
+    if path.exists() and (file := lone_file(path)):
+        dtype = backend_of(quantization, file).dtype(dtype, cpu)
+        return config_of(file), Checkpoint({}, file.stat().st_size, gguf=file.name), dtype
     folder = folder_of(model)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder} holds no config.json, so it is not a model's folder")

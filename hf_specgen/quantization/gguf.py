@@ -21,8 +21,7 @@ class Gguf(Backend):
         return torch.bfloat16 if asked == "auto" else asked
 
     def source_kwargs(self, folder):
-        file = file_of(folder)
-        return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        return _arguments(file_of(folder))
 
 
 def config_of(file: Path):
@@ -32,7 +31,7 @@ def config_of(file: Path):
     if (file.parent / "config.json").is_file():
         return AutoConfig.from_pretrained(file.parent, local_files_only=True, trust_remote_code=False)
     Gguf().check()
-    return AutoConfig.from_pretrained(**_arguments(file))
+    return AutoConfig.from_pretrained(**_arguments(file), local_files_only=True)
 
 
 def meta_model(file: Path):
@@ -53,8 +52,8 @@ def meta_model(file: Path):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     model.config.name_or_path = str(file)
-    return model, AutoTokenizer.from_pretrained(**_arguments(file))
+    return model, AutoTokenizer.from_pretrained(**_arguments(file), local_files_only=True)
 
 
 def _arguments(file: Path) -> dict:
-    return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+    return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}

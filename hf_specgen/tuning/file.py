@@ -17,7 +17,6 @@ from ..config import ARGUMENTS, SpecConfig
 from ..errors import SpecUnsupportedError
 from ..files import write_whole
 from ..lengths import Knowledge, Length
-from ..lengths.costs import Costs
 from .tuned import AGAIN, Entry, Tuned
 
 NAME, FORMAT = "spec_config.json", 1
@@ -134,12 +133,9 @@ def _entry(where: str, entry: dict[str, Any]) -> Entry:
 
 def _knowledge(where: str, data: Any) -> Knowledge:
     try:
-        found = Knowledge.from_dict(data)
-        if found.costs is not None:
-            Costs(1.0, None, 0.0).take(found.costs)
-    except (KeyError, TypeError, ValueError) as error:
+        return Knowledge.from_dict(data)
+    except ValueError as error:
         raise ValueError(f"{where}: its knowledge is broken ({error}). Again: {AGAIN}.") from None
-    return found
 
 
 def _packed(ids: Iterable[int]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ decided before it is drawn:
   where the weights of block verification matter.
 - "bonus": of each continuation the first token that follows a draft of which all was accepted. What is accepted is
   decided without the token that follows, under any of the rules.
+- "copying": tokens after the first, where lookup had something to copy; for the set "copied" alone.
 - each way to draw by itself: "draft", "hybrid, top-p 0.9, …", …
 """
 

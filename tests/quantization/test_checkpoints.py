@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from hf_specgen.benchmarking.loading import Side, load
 from hf_specgen.pairing import check_pair
 from hf_specgen.pairing.loading import load_pair
+from hf_specgen.planning.plan import plan_pair
 from hf_specgen.quantization import backend_of
 from hf_specgen.quantization.rounding import restore, round_to_nearest
 from hf_specgen.quantization.writing import write_quantized
@@ -81,6 +82,7 @@ def test_gguf(alone, named, tmp_path):
     for path in (file, file.parent):
         report = check_pair(path, path)
         assert report.verdict == ("exact" if alone else "unknown"), "no tokenizer lies beside config.json"
+        assert plan_pair(target, path).draft_device is not None
         pair = load_pair(target, path, draft_quantization=quantization)
         out = pair.generate(**DRAFTING, return_dict_in_generate=True)
         assert torch.equal(out.sequences, plain(pair.target, **GREEDY))

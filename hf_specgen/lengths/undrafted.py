@@ -1,6 +1,6 @@
 """The length rule of a call that is to be decoded token by token."""
 
-from ..lengths.base import NOTHING, Length
+from .base import NOTHING, Length
 
 
 class Undrafted(Length):
