@@ -137,7 +137,7 @@ def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoin
     import torch
     from transformers import AutoConfig
 
-    from ..checkpoints.gguf import lone_file
+    from ..checkpoints.gguf import SUFFIX, lone_file
     from ..quantization import backend_of
     from ..quantization.gguf import config_of
 
@@ -148,7 +148,8 @@ def _facts_of(model: Any, quantization: Any, dtype: Any) -> tuple[Any, Checkpoin
     from ..checkpoints.hub import folder_of, headers_of
 
     path = Path(model).expanduser()
-    if path.exists() and (file := lone_file(path)):
+    file = path if path.suffix == SUFFIX and path.is_file() else lone_file(path) if path.is_dir() else None
+    if file is not None:
         dtype = backend_of(quantization, file).dtype(dtype, cpu)
         return config_of(file), Checkpoint({}, file.stat().st_size, gguf=file.name), dtype
     folder = folder_of(model)
