@@ -175,7 +175,7 @@ class ModelDrafter(Drafter):
             if trials is not None:
                 self._extend(rows, trials, step, chosen, sure[-1])
         if not tokens:  # nothing will be settled
-            self._refuse_nan(rows)
+            self._refuse_flawed(rows)
             return Proposal.empty(len(rows), home)
         drafted = torch.stack(tokens, 1)
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
@@ -253,7 +253,7 @@ class ModelDrafter(Drafter):
         """Keep of the cache what agrees with the text: compared, never counted."""
         if self.reader is None:
             return
-        self._refuse_nan(rows)
+        self._refuse_flawed(rows)
         for b, row in enumerate(rows):
             fed = self._fed(row)
             text, known = self.reading.text(row), len(self.held[b])
@@ -269,7 +269,7 @@ class ModelDrafter(Drafter):
         """What of the last proposal the draft may have read, in its own ids."""
         return self.reading.own(row.last_drafted)
 
-    def _refuse_nan(self, rows) -> None:
+    def _refuse_flawed(self, rows) -> None:
         peaks = torch.stack(self.peaks)
         wrong = peaks.isnan() | (peaks == float("inf")) if self.drawn else peaks.isnan()  # no law has infinite logits
         if wrong.any():

@@ -34,7 +34,7 @@ class TextDrafter(ModelDrafter):
             for b, row in enumerate(rows):  # nothing will be settled
                 self.reading.written.pop(row.index, None)
                 self.reader.roll_back(b, len(self.held[b]))
-            self._refuse_nan(rows)
+            self._refuse_flawed(rows)
             return Proposal.empty(len(rows), home)
         tokens = torch.zeros(len(rows), max(map(len, found)), dtype=torch.long, device=home)
         for b, ids in enumerate(found):

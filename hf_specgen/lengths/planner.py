@@ -103,9 +103,8 @@ class Planner:
         self.sharing = self.size if self.terms.free else self.usual_rows
         if self.size > 1 and not self.several:
             self.several = True
-            self.budget.allowance = (
-                ALLOWANCE / 2
-            )  # many rows learn at once, and none of them can make good a loss alone
+            # Many rows learn at once, and none of them can make good a loss alone.
+            self.budget.allowance = ALLOWANCE / 2
         self.tops, self.chances = {row.index: [] for row in rows}, {row.index: 1.0 for row in rows}
         self.worth = self._worth(rows)
         prospects = [self._prospect(row, found) for row, found in zip(rows, offers, strict=True)]
@@ -183,9 +182,8 @@ class Planner:
         """What a token of each row (by its index) is worth, in sum 1. A step of a batch is a reading of the weights,
         which only ends with the last row, and a part for each row, which ends with it. Which row will be the last is
         not certain: the rounds that its rest takes at its pace stray by about their root."""
-        own = self.own = min(
-            1 / self.size, self.costs.position(self.size) / self.size / self.costs.target(self.size, 1)
-        )
+        own = self.costs.position(self.size) / self.size / self.costs.target(self.size, 1)
+        own = self.own = min(1 / self.size, own)
         self.rests = {row.index: row.limit - row.length for row in rows}
         left = [self.rests[row.index] / self._pace(row.index) for row in rows]
         longest = max(left)
