@@ -10,6 +10,9 @@ NEWEST = 0.8
 """What a trial counts for among the newest, one trial later."""
 DEPTH = 16
 """Positions that are told apart."""
+APART = 20.0
+"""Tokens that the rate of all positions counts for in that of one. With fewer, what was seen in short rounds counts
+twice: there the first position is nearly all that there is."""
 
 DRAFT = 0.7
 """First guess for a model: healthy pairs accept 60 to 90 % (Leviathan et al. 2023, Table 3; Spec-Bench)."""
@@ -24,12 +27,14 @@ def first_guess(source: str, evidence: int) -> float:
 
 
 class Count:
-    """Hits among trials, the old ones fading. Where the newest are clearly worse than the rest, those count."""
+    """Hits among trials, the old ones fading, and with them what was expected before. Where the newest are clearly worse
+    than the rest, those count."""
 
-    __slots__ = ("hits", "newest", "trials")
+    __slots__ = ("hits", "newest", "prior", "trials")
 
     def __init__(self, hits: float = 0.0, trials: float = 0.0, newest: float = 1.0):
         self.hits, self.trials, self.newest = float(hits), float(trials), float(newest)
+        self.prior = 1.0  # what is left of the weight of an expectation
 
     def add(self, hits: float, trials: float) -> None:
         if not trials:
@@ -38,10 +43,12 @@ class Count:
         past = NEWEST**trials
         self.newest = self.newest * past + (hits / trials) * (1 - past)
         if self.trials > MEMORY:
-            self.hits, self.trials = self.hits * MEMORY / self.trials, MEMORY
+            left = MEMORY / self.trials
+            self.hits, self.trials, self.prior = self.hits * left, MEMORY, self.prior * left
 
     def near(self, prior: float, strength: float) -> float:
-        """Mean of the Beta posterior for a prior that counts as much as `strength` trials."""
+        """Mean of the Beta posterior for a prior that counts as much as `strength` trials, at first."""
+        strength *= self.prior
         return min((self.hits + strength * prior) / (self.trials + strength), self.newest * 1.25 + 0.1)
 
 
@@ -68,7 +75,7 @@ class Acceptance:
             return guess
         guess = whole.near(guess, self.strength)
         here = self.places.get((source, evidence, place))
-        return guess if here is None else here.near(guess, 6.0)
+        return guess if here is None else here.near(guess, APART)
 
     def chain(self, source: str, evidence: int, most: int) -> list[float]:
         """E_w for w = 0 … `most`: expected tokens of a round that drafts w, 1 + Σ_{k≤w} Π_{i≤k} α_i."""

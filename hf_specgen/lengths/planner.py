@@ -42,7 +42,7 @@ BLIND = f"{WAITING}: {REMEDY}"
 READING = 0.05
 """So much of a batch's time the draft may take to read the prompts, before it is known whether it is any good. A single
 row has more to gain from a draft, and less to read."""
-FAMILIAR, UNKNOWN = 4.0, 12.0
+FAMILIAR, UNKNOWN = 4.0, 16.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
 SURE = 1.3

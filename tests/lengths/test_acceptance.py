@@ -65,6 +65,22 @@ def test_places_differ_where_the_text_makes_them():
     assert found.rate("draft", 0, 0) > 0.9 and found.rate("draft", 0, 1) < 0.15
 
 
+def test_a_first_position_counts_once():
+    """In rounds of one token, its rate and that of all tokens are the same evidence."""
+    found = seen([(1, 0)] * 4)
+    once = DRAFT * found.strength / (found.strength + 4)
+    assert 0.8 * once < found.rate("draft", 0, 0) < once
+
+
+def test_what_was_expected_fades_with_what_is_old():
+    """It must not hold up for ever what is seen again and again."""
+    for right in (0, 1):
+        child = Acceptance(seen([(1, 1 - right)] * 50), strength=16.0)
+        for _ in range(200):
+            child.learn("draft", 0, 1, right, [])
+        assert abs(child.rate("draft", 0, 0) - right) < 0.02
+
+
 def test_places_far_behind_are_one():
     found = seen([(DEPTH + 5, DEPTH + 5)] * 3)
     assert found.rate("draft", 0, DEPTH - 1) == found.rate("draft", 0, DEPTH + 40)

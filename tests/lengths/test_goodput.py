@@ -185,17 +185,17 @@ def test_acceptance_that_collapses_turns_it_off_and_one_that_comes_back_on_again
     assert sum(played.times[80:240]) - 160 < 5 and max(drafted[60:240]) <= 2, "rare trials, and short ones"
     back = next(n for n in range(240, 320) if all(drafted[n : n + 5]))
     assert back - 240 <= 8 * TOGETHER
-    assert min(drafted[back + 10 : 320]) > 2 and played.rate(back + 10) > 1.5
+    assert min(drafted[back + 15 : 320]) > 2 and played.rate(back + 10) > 1.5
 
 
-START = 50  # rounds after which a useless draft is known to be one; before, the budget keeps it short
+START = 100  # rounds after which a useless draft is known to be one; before, the budget keeps it short
 
 
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("free", TERMS)
 def test_a_draft_that_is_never_right_is_tried_at_growing_distances(free, rows):
     """In rounds that all rows share, so that those planned apart pay for one forward."""
-    played = play(GoodputLength(), Machine(0.1, 0.02), chance(0.0), 600, rows=rows, free=free)
+    played = play(GoodputLength(), Machine(0.1, 0.02), chance(0.0), 1200, rows=rows, free=free)
     tried = [n for n, d in enumerate(played.drafted()) if d]
     distances = [b - a for a, b in pairwise(n for n in tried if n > START)]
     assert len(distances) >= 3 and all(b >= 1.5 * a for a, b in pairwise(distances))
