@@ -27,8 +27,10 @@ def first_guess(source: str, evidence: int) -> float:
 
 
 class Count:
-    """Hits among trials, the old ones fading, and with them what was expected before. Where the newest are clearly worse
-    than the rest, those count."""
+    """Hits among trials, the old ones fading, and with them what was expected before.
+
+    Where the newest are clearly worse than the rest, those count.
+    """
 
     __slots__ = ("hits", "newest", "prior", "trials")
 
