@@ -12,6 +12,7 @@ from .. import compat
 from . import attention, probe, widths
 from .beside import Beside
 from .compiled import Compiled, compiling, wanted
+from .kept import last_positions
 from .masks import RAGGED_IMPLEMENTATIONS, ragged_masks
 from .ragged import Plan, RaggedCache
 from .states import RowStates
@@ -40,7 +41,7 @@ def read_prompt(
     `cache`: to go on from, with the position it ends at, `start`; a mask is then of all columns, read or not.
     `beside`: what the model gets beside the text.
     """
-    known = compat.forward_parameters(model)
+    known, width = compat.forward_parameters(model), ids.shape[1]
     if cache is None:
         cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
@@ -54,7 +55,7 @@ def read_prompt(
         first = not start
         inputs = model.prepare_inputs_for_generation(ids, is_first_iteration=first, **inputs)
     if "logits_to_keep" in known:
-        inputs["logits_to_keep"] = keep_logits
+        inputs["logits_to_keep"] = last_positions(model, keep_logits, width)
     return model(**inputs, return_dict=True).logits[:, -keep_logits:], cache
 
 
@@ -205,7 +206,7 @@ class Reader:
             inputs[self.ids_name] = ids
         if self.keeps_logits:  # some preparations ask for the last one only
             quick = widths.fast_width(len(ids), keep + padding, self.slow_counts) if keep else 0  # the head's, too
-            inputs["logits_to_keep"] = min(quick, ids.shape[1])
+            inputs["logits_to_keep"] = last_positions(self.model, min(quick, ids.shape[1]), ids.shape[1])
         self.forwards += 1
         with attention.folding():
             outputs = self.model(**inputs, return_dict=True)
