@@ -39,6 +39,8 @@ OTHER_VOCABULARY = (
 _DEFAULTS = {*ARGUMENTS, "spec_config", "assistant_model", "tokenizer", "assistant_tokenizer"}
 _ON = ("spec_strategy", "spec_config")
 """Either of them makes a call speculative."""
+_ALONE_IN_VAIN = ("spec_fallback", "spec_source", "spec_session", "draft_vocab_size")
+"""Settings that say nothing without one of those."""
 
 
 def _inherited(model, name: str):
@@ -47,6 +49,25 @@ def _inherited(model, name: str):
         if name in vars(cls) and cls is not SpecGenerationMixin:
             return compat.original(vars(cls)[name])
     raise AttributeError(name)
+
+
+def _for_plain(kwargs: dict[str, Any], by_hand: bool) -> dict[str, Any]:
+    """The arguments of a call that is not speculative.
+
+    Args:
+        by_hand: it was switched off: what belongs to speculation goes with it, but for a generator, which must not.
+    """
+    if kwargs.get("custom_generate") and not by_hand:  # whose arguments may have any name
+        return kwargs
+    if by_hand and kwargs.pop("generator", None) is not None:
+        raise SpecUnsupportedError("generator= needs a spec_strategy; plain decoding draws from torch's own.")
+    given = [name for name in _ALONE_IN_VAIN if kwargs.get(name) is not None]
+    if given and not by_hand:
+        raise SpecUnsupportedError(
+            f'{given[0]}={kwargs[given[0]]!r} needs a spec_strategy: pass spec_strategy="rejection" too (or a '
+            f"spec_config), or leave {given[0]} out to decode plainly."
+        )
+    return {name: value for name, value in kwargs.items() if name not in (*_ON, *_ALONE_IN_VAIN)}
 
 
 class SpecGenerationMixin(GenerationMixin):
@@ -79,14 +100,7 @@ class SpecGenerationMixin(GenerationMixin):
         if by_hand or (not asked and kwargs.get("custom_generate")):
             defaults = {}
         if not asked and not any(name in defaults for name in _ON):
-            if by_hand:  # fallback, session and configuration go with it, a generator must not
-                for name in ("spec_strategy", "spec_fallback", "spec_session", "spec_config"):
-                    kwargs.pop(name, None)
-                if kwargs.pop("generator", None) is not None:
-                    raise SpecUnsupportedError(
-                        "generator= needs a spec_strategy; plain decoding draws from torch's own."
-                    )
-            return _inherited(self, "generate")(self, *args, **kwargs)
+            return _inherited(self, "generate")(self, *args, **_for_plain(kwargs, by_hand))
         settings = SimpleNamespace(**{name: x for name, x in defaults.items() if name in (*ARGUMENTS, "spec_config")})
         if kwargs.get("assistant_model", defaults.get("assistant_model")) is not defaults.get("assistant_model"):
             defaults = {name: x for name, x in defaults.items() if name != "assistant_tokenizer"}  # of another draft

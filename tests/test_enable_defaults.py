@@ -141,7 +141,9 @@ def test_a_config_given_to_the_call_comes_before_the_defaults(target, draft, bat
     assert widest(stats_of(target, batch)[1]) == 3
 
 
-@pytest.mark.parametrize("more", [{}, {"spec_fallback": "plain"}, {"generator": None}, {"num_beams": 2}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"spec_fallback": "plain", "spec_source": "draft"}, {"generator": None}, {"num_beams": 2}], ids=str
+)
 def test_spec_strategy_none_decodes_plainly_without_any_draft(target, batch, more):
     hooked = noisy(target)
     hooked.register_forward_pre_hook(lambda *_: pytest.fail("the draft was run"))
@@ -154,6 +156,19 @@ def test_spec_strategy_none_with_a_generator_is_told(target, draft, batch):
     hf_specgen.enable(target, assistant_model=draft, **DRAFTING)
     with pytest.raises(hf_specgen.SpecUnsupportedError, match="generator= needs a spec_strategy"):
         stats_of(target, batch, spec_strategy=None, generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"spec_source": "draft"}, {"draft_vocab_size": 32}, {"spec_fallback": "plain"}, {"spec_session": 1}],
+    ids=str,
+)
+def test_a_setting_without_a_strategy_is_told(target, draft, batch, setting):
+    """transformers would say that the model does not use it."""
+    hf_specgen.enable(target)
+    ((name, value),) = setting.items()
+    with pytest.raises(hf_specgen.SpecUnsupportedError, match=f"{name}={value!r} needs a spec_strategy: pass spec_"):
+        stats_of(target, batch, assistant_model=draft, **setting)
 
 
 def test_spec_strategy_none_means_the_same_without_defaults(target, batch):
