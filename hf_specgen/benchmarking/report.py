@@ -26,6 +26,7 @@ _FIGURES: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...]
     ("drafts\naccepted", lambda s: s.acceptance_rate, lambda x: f"{x:.0%}"),
     ("tokens per\nforward", lambda s: s.tokens_per_forward, lambda x: f"{x:.2f}"),
     ("first\ntoken", lambda s: s.first_token_seconds, lambda x: _seconds(x.median)),
+    ("rest of\na round", lambda s: s.split and s.split.rest_share, lambda x: f"{x:.1%}"),
     ("time /\nideal", lambda s: s.over_ideal, lambda x: f"{x.median:.2f}"),
     ("peak\nmemory", lambda s: s.peak_bytes, lambda x: f"{x / 1e9:.2f} GB"),
 )

@@ -88,6 +88,11 @@ class Split(NamedTuple):
     verify: float
     rest: float
 
+    @property
+    def rest_share(self) -> float | None:
+        """What neither drafting nor verifying takes, of it all."""
+        return _ratio(self.rest, sum(self))
+
 
 @dataclass(frozen=True)
 class Summary:

@@ -55,19 +55,20 @@ def test_figures():
         record(
             "ours", seconds=0.55, decode_seconds=0.4, first_token_seconds=1.5, peak_bytes=4_120_000_000,
             rounds=5, drafted=8, accepted=6, ideal_seconds=0.5,
+            draft_seconds=0.09, verify_seconds=0.3, rest_seconds=0.01,
         ),
     ]  # fmt: skip
     text = shown(records)
-    assert row(text, "plain", "all tasks") == ["plain", "11.0", "1.00", "–", "–", "200", "ms", "–", "3.00", "GB"]
+    assert row(text, "plain", "all tasks") == ["plain", "11.0", "1.00", "–", "–", "200", "ms", "–", "–", "3.00", "GB"]
     assert row(text, "ours", "all tasks") == [
-        *("ours", "20.0", "2.00", "75%", "2.20", "1.50", "s", "1.10", "4.12", "GB"),
+        *("ours", "20.0", "2.00", "75%", "2.20", "1.50", "s", "2.5%", "1.10", "4.12", "GB"),
     ]  # fmt: skip
 
 
 def test_figures_that_nobody_has_are_left_out():
     text = shown([record(), record("ours")])
     assert "tokens/s" in text
-    for head in ("memory", "ideal", "accepted", "forward", "first", "decode"):
+    for head in ("memory", "ideal", "rest", "accepted", "forward", "first", "decode"):
         assert head not in text
 
 
