@@ -16,7 +16,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from . import compat
-from .config import ARGUMENTS, SpecConfig, rows_of, take_settings, temperature_of
+from .config import ARGUMENTS, OURS, SpecConfig, rows_of, take_settings, temperature_of
 from .decoding.call import Prepared, SpecRequest, decode
 from .decoding.checks import check_arguments, check_draft, check_model
 from .decoding.output import SpecGenerateOutput
@@ -39,8 +39,8 @@ OTHER_VOCABULARY = (
 _DEFAULTS = {*ARGUMENTS, "spec_config", "assistant_model", "tokenizer", "assistant_tokenizer"}
 _ON = ("spec_strategy", "spec_config")
 """Either of them makes a call speculative."""
-_ALONE_IN_VAIN = ("spec_fallback", "spec_source", "spec_session", "draft_vocab_size")
-"""Settings that say nothing without one of those."""
+_ALONE_IN_VAIN = tuple(name for name in OURS if name not in (*_ON, "compile", "generator"))
+"""Settings that say nothing without one of those; the two names may be those of a model's own arguments."""
 
 
 def _inherited(model, name: str):

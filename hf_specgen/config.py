@@ -231,9 +231,9 @@ FOUND = ("knowledge", "off_reason", "tuned")
 """What a configuration knows besides its settings."""
 ARGUMENTS = tuple(f.name for f in fields(SpecConfig) if f.name not in FOUND)
 """Settings that `generate` takes."""
-_OURS = ("spec_strategy", "spec_fallback", "spec_source", "draft_vocab_size", "compile", "generator", "spec_session")
+OURS = ("spec_strategy", "spec_fallback", "spec_source", "draft_vocab_size", "compile", "generator", "spec_session")
 """Those that transformers does not know."""
-SHARED = tuple(name for name in ARGUMENTS if name not in _OURS)
+SHARED = tuple(name for name in ARGUMENTS if name not in OURS)
 """Also fields of GenerationConfig."""
 
 

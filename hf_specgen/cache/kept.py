@@ -12,9 +12,9 @@ def last_positions(model, keep: int, width: int) -> int | torch.Tensor:
     weights that take no gradients (`requires_grad_(False)`, quantized ones). Measured for a head of 49152 × 576 in
     bfloat16 and eight rows: 1079 ms, and 6.7 ms where the positions are picked by their indices (in float32 43 and 21).
     """
-    head = model.get_output_embeddings()
-    weight = getattr(head, "weight", None)
-    cut = 0 < keep < width
-    if not cut or weight is None or weight.device.type != "cpu" or weight.requires_grad:
+    if not 0 < keep < width:
+        return keep
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    if weight is None or weight.device.type != "cpu" or weight.requires_grad:
         return keep
     return torch.arange(width - keep, width)

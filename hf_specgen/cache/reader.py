@@ -41,7 +41,7 @@ def read_prompt(
     `cache`: to go on from, with the position it ends at, `start`; a mask is then of all columns, read or not.
     `beside`: what the model gets beside the text.
     """
-    known, width = compat.forward_parameters(model), ids.shape[1]
+    known = compat.forward_parameters(model)
     if cache is None:
         cache = new_cache(model, cross=any(name.startswith("encoder_") for name in beside))
     inputs = {ids_name(model): ids, compat.cache_argument(model): cache, "use_cache": True, **beside}
@@ -55,7 +55,7 @@ def read_prompt(
         first = not start
         inputs = model.prepare_inputs_for_generation(ids, is_first_iteration=first, **inputs)
     if "logits_to_keep" in known:
-        inputs["logits_to_keep"] = last_positions(model, keep_logits, width)
+        inputs["logits_to_keep"] = last_positions(model, keep_logits, ids.shape[1])
     return model(**inputs, return_dict=True).logits[:, -keep_logits:], cache
 
 

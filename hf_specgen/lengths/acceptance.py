@@ -32,11 +32,11 @@ class Count:
     Where the newest are clearly worse than the rest, those count.
     """
 
-    __slots__ = ("hits", "newest", "prior", "trials")
+    __slots__ = ("hits", "leaning", "newest", "trials")
 
     def __init__(self, hits: float = 0.0, trials: float = 0.0, newest: float = 1.0):
         self.hits, self.trials, self.newest = float(hits), float(trials), float(newest)
-        self.prior = 1.0  # what is left of the weight of an expectation
+        self.leaning = 1.0  # the part that is left of a prior's weight
 
     def add(self, hits: float, trials: float) -> None:
         if not trials:
@@ -46,11 +46,11 @@ class Count:
         self.newest = self.newest * past + (hits / trials) * (1 - past)
         if self.trials > MEMORY:
             left = MEMORY / self.trials
-            self.hits, self.trials, self.prior = self.hits * left, MEMORY, self.prior * left
+            self.hits, self.trials, self.leaning = self.hits * left, MEMORY, self.leaning * left
 
     def near(self, prior: float, strength: float) -> float:
         """Mean of the Beta posterior for a prior that counts as much as `strength` trials, at first."""
-        strength *= self.prior
+        strength *= self.leaning
         return min((self.hits + strength * prior) / (self.trials + strength), self.newest * 1.25 + 0.1)
 
 
