@@ -106,6 +106,12 @@ class Noise:
     def starts(self) -> torch.Tensor:
         return torch.tensor(self._starts, device=self._device)
 
+    def ahead(self, positions: torch.Tensor) -> "Noise":
+        """The noise of a round that begins so many positions later, int64 `[rows]`."""
+        later = Noise(self._seeds, self._starts, self._device)
+        later.starts = self.starts + positions
+        return later
+
     def uniform(self, purpose: int, offsets: int | slice) -> torch.Tensor:
         """Float64 in (0, 1), `[rows]` (or `[rows, n]` for a slice); an offset counts positions from the row's start."""
         needed = offsets.stop if isinstance(offsets, slice) else offsets + 1

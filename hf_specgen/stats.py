@@ -126,6 +126,7 @@ class RowStats(_Figures):
         fallback_reason: why this row was decoded without drafts, or None.
         trace: (drafted, accepted) of each round.
         sources: where the drafted tokens of each round came from ("draft", "lookup", …), None where there were none.
+        alternatives: accepted tokens that were not the draft's first choice at their place.
     """
 
     emitted: int = 0
@@ -134,6 +135,7 @@ class RowStats(_Figures):
     fallback_reason: str | None = None
     trace: list[tuple[int, int]] = field(default_factory=list)
     sources: list[str | None] = field(default_factory=list)
+    alternatives: int = 0
 
     @property
     def history(self):
@@ -147,6 +149,7 @@ class RowStats(_Figures):
         """Take in what became of a round (`lengths.base.Round`)."""
         self.trace.append((round_.drafted, round_.accepted))
         self.sources.append(round_.choice.offer.source if round_.drafted else None)
+        self.alternatives += round_.alternative
 
     @property
     def target_forwards(self) -> int:
@@ -214,6 +217,11 @@ class SpecStats(_Figures):
     @property
     def trimmed(self) -> int:
         return sum(row.trimmed for row in self.rows)
+
+    @property
+    def alternatives(self) -> int:
+        """Accepted tokens that were not the draft's first choice at their place."""
+        return sum(row.alternatives for row in self.rows)
 
     @property
     def decode_seconds(self) -> float:

@@ -25,7 +25,7 @@ class Plan:
     rows: torch.Tensor | None  # rows taking part, None = all in order
     starts: list[int]  # per row taking part: position of its first query
     width: int  # queries per row
-    uniform: bool  # all starts equal: the model sees a plain cache
+    uniform: bool  # the model sees a plain cache: all starts are equal
     device_copies: dict = field(default_factory=dict)
 
     def on(self, name: str, device: torch.device, make) -> torch.Tensor:
@@ -224,12 +224,15 @@ class RaggedCache(Cache):
         return [None if layer is None else layer.part.window for layer in self.kv]
 
     # ---- what a forward needs -------------------------------------------------------------------------------------
-    def plan(self, width: int, rows: list[int] | None = None) -> Plan:
-        """Prepare a forward of `width` queries per row (for `rows`, or all): make room, set what the model will see."""
+    def plan(self, width: int, rows: list[int] | None = None, plain: bool = True) -> Plan:
+        """Prepare a forward of `width` queries per row (for `rows`, or all): make room, set what the model will see.
+
+        `plain`: rows of equal length may be shown to it as a plain cache, which needs no mask.
+        """
         chosen = range(len(self.lengths)) if rows is None else rows
         starts = [self.lengths[b] for b in chosen]
         self._make_room(width)
-        uniform = starts.count(starts[0]) == len(starts)
+        uniform = plain and starts.count(starts[0]) == len(starts)
         self.current = Plan(None if rows is None else torch.tensor(rows), starts, width, uniform)
         if self.states is not None:
             for i, layer in self.states.load(list(chosen)).items():
@@ -242,6 +245,14 @@ class RaggedCache(Cache):
             plan = self.current
             rows = range(len(plan.starts)) if plan.rows is None else plan.rows.tolist()
             self.states.save(list(rows), self.layers, [start + plan.width for start in plan.starts])
+
+    def move(self, row: int, position: int, to: int) -> None:
+        """What is held of a row as of `position` is what it holds of position `to` from now on."""
+        for layer in self.kv:
+            if layer is not None:
+                base = layer.part.bases[row]
+                for x in layer.buffers:
+                    x[row, :, to - base] = x[row, :, position - base]
 
     def update(self, key_states, value_states, layer_idx: int, *args, **kwargs):
         return tuple(self.kv[layer_idx].update(self, key_states, value_states))

@@ -135,6 +135,12 @@ class Reader:
         with compiling(False):  # a probe has readers of its own
             return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
 
+    @property
+    def reads_alternatives(self) -> bool:
+        """Whether tokens may stand beside the text (see `read`). Other families would have to be asked in forwards."""
+        known = self.config.model_type in probe.KNOWN and self.cache.states is None
+        return known and not self.collect and self.ragged_together
+
     @functools.cached_property
     def compiled(self) -> Compiled | None:
         """Its compiled forwards, if they can be compiled; asked when the first is wanted."""
@@ -144,13 +150,18 @@ class Reader:
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
-    def read(self, ids: torch.Tensor, counts: list[int], keep: int | None = None) -> torch.Tensor:
+    def read(
+        self, ids: torch.Tensor, counts: list[int], keep: int | None = None, beside: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Read `counts[b]` tokens of each row in one go.
 
         Args:
             ids: `[rows, width]`; what lies beyond a row's count is padding.
             counts: tokens to read per row, at most `width`.
             keep: how many positions to return logits for, from the right (None: all).
+            beside: int64 `[rows, n]`: the last n of the ids are no part of the text. The j-th of them is read as if it
+                followed the `beside[b, j]`-th id of its row (from 0), and seen by no other. What is held of them lies
+                behind the others' `width - n` positions until the next forward (see `RaggedCache.move`).
 
         Returns:
             Logits `[rows, keep or width, vocabulary]`, in the model's dtype. The padding's are meaningless.
@@ -160,7 +171,7 @@ class Reader:
         together = lengths.count(lengths[0]) == len(lengths) or self.ragged_together
         if self.cache.states is not None:  # padding would be read into the states
             together = len({*zip(lengths, counts, strict=True)}) == 1 and counts[0] == ids.shape[1]
-        logits = self._forward(ids, counts, None, keep) if together else self._in_groups(ids, counts, keep)
+        logits = self._forward(ids, counts, None, keep, beside) if together else self._in_groups(ids, counts, keep)
         self.cache.lengths[:] = [length + count for length, count in zip(lengths, counts, strict=True)]
         return logits if keep is None else logits[:, -keep:]
 
@@ -179,7 +190,14 @@ class Reader:
             logits[rows, : part.shape[1]] = part[:, -keep:] if keep else part
         return logits
 
-    def _forward(self, ids: torch.Tensor, counts: list[int], rows: list[int] | None, keep: int | None) -> torch.Tensor:
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        counts: list[int],
+        rows: list[int] | None,
+        keep: int | None,
+        beside: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if wanted() and self.compiled is not None:
             logits = self.compiled.read(self, ids, counts, keep)
             if logits is not None:
@@ -187,7 +205,7 @@ class Reader:
         padding = widths.fast_width(*ids.shape, self.slow_counts) - ids.shape[1]
         if padding:
             ids = torch.cat([ids, ids[:, -1:].expand(-1, padding)], dim=1)
-        plan = self.cache.plan(ids.shape[1], rows)
+        plan = self.cache.plan(ids.shape[1], rows, plain=beside is None)
         order = self.order if rows is None else [self.order[b] for b in rows]
         cache = self.cache
         if self.beside is not None and self.beside.cross is not None:
@@ -196,9 +214,14 @@ class Reader:
         inputs.update(dict.fromkeys((_FLAGS[name] for name in self.collect), True))
         if self.takes_positions:
             positions = _positions(plan, counts, ids.device)
+            places = None
+            if beside is not None:
+                places = (torch.tensor(plan.starts)[:, None] + torch.arange(plan.width)).to(ids.device)
+                own = slice(plan.width - padding - beside.shape[1], plan.width - padding)
+                positions[:, own] = places[:, :1] + 1 + beside.to(ids.device)
             inputs["position_ids"] = positions if self.shifts is None else self._shifted(positions, order)
         if not plan.uniform:
-            inputs["attention_mask"] = ragged_masks(self.config, self.cache, positions, self.model.dtype)
+            inputs["attention_mask"] = ragged_masks(self.config, self.cache, positions, self.model.dtype, places)
         if self.beside or self.own_inputs:  # the model's preparation, as plain decoding calls it for a later step
             inputs.update(self.beside.of(order, ids.shape[1]) if self.beside else {})
             inputs = self.model.prepare_inputs_for_generation(ids, is_first_iteration=False, **inputs)

@@ -25,6 +25,7 @@ from ..processors import custom_processors, own_processors
 from ..session import Kept, version_of
 from ..stats import Clock, SpecStats, publish
 from ..verifiers import Verifier, verifier_for
+from . import alternatives
 from .checks import (
     check_cache,
     check_call,
@@ -153,7 +154,11 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     request.stream.prompts(call.input_ids, prompt.rows)
     length = settings.length
     reading = None if clock.cuda else clock.last("prefill")  # a GPU may still be at it, and reads in no time
-    length.start(_terms(model, drafter, verifier, settings, reading))
+    terms = _terms(model, drafter, verifier, settings, reading)
+    if terms.inside and not settings.compile and alternatives.possible(read.target, rows, verifier):
+        terms = replace(terms, alternatives=True)
+        drafter.alternative_pays = length.alternative_pays
+    length.start(terms)
     loop = Decoding(
         read.target,
         rows,

@@ -17,7 +17,7 @@ from ..processors import on_target
 from ..session import Kept
 from ..stats import Clock, SpecStats
 from ..verifiers import Proposal, Verifier
-from . import numerics
+from . import alternatives, numerics
 from .ranks import Ranks
 from .rows import Row
 from .scoring import score
@@ -72,7 +72,7 @@ class Decoding:
             noise = self.noise()
             proposal, widths = self.ranks.proposal(self.rows, *self.propose(noise))
             logits = self.score(proposal, widths)
-            self.learn(self.commit(proposal, logits, noise), proposal.width)
+            self.learn(self.commit(proposal, logits, noise), proposal.read.shape[1])
 
     def noise(self) -> Noise:
         return Noise([row.seed for row in self.rows], [row.unseen + row.length for row in self.rows], self.device)
@@ -139,7 +139,8 @@ class Decoding:
         return [replace(offer, most=min(offer.most, room)) for offer in offers] if room > 0 else []
 
     def score(self, proposal: Proposal, widths: list[int]) -> torch.Tensor:
-        """One target forward over each row's last token and draft: float32 logits `[rows, width + 1, vocabulary]`."""
+        """One target forward over each row's last token and draft: float32 logits `[rows, width + 1 + alternatives,
+        vocabulary]`."""
         with self.clock.lap("verify" if proposal.width else "step"):
             logits = score(self.target, self.rows, proposal, widths)
         return logits.to(self.device, torch.float32)
@@ -148,7 +149,7 @@ class Decoding:
         if self.drafter is None:
             return
         target = self.clock.last("verify" if width else "step")
-        drafted = any(choice.costs for _, choice, _, _ in rounds)
+        drafted = any(round_.choice.costs for round_ in rounds)
         draft = self.clock.last("draft") if drafted else 0.0
         # A first token of the draft comes with its prefill, without a step. Not every drafter counts its forwards.
         steps = (self.drafts if self.drafter.forwards else width) if drafted else 0
@@ -157,19 +158,23 @@ class Decoding:
     def commit(self, proposal: Proposal, logits: torch.Tensor, noise: Noise) -> list[Round]:
         """Judge the round; extend, stop, stream and count each row; let the finished ones go."""
         scores = on_target(self.rows, proposal, logits)
-        verdict = self.verifier.accept(proposal, scores, noise)
+        verdict, taken = alternatives.judge(self.verifier, proposal, scores, logits, noise)
         flaw, place = numerics.first_flaw(scores, verdict.accepted, self.verifier.samples)
-        figures = torch.stack([flaw, place, proposal.counts, verdict.accepted, verdict.next_token], dim=1)
-        outcome = self.ranks.agree(torch.cat([figures, proposal.tokens], dim=1))
+        figures = torch.stack([flaw, place, proposal.counts, verdict.accepted, taken, verdict.next_token], dim=1)
+        outcome = self.ranks.agree(torch.cat([figures, proposal.read], dim=1))
         outcome = outcome.tolist()  # the round's one read by the host
         collected = self.target.collected or [[]] * len(self.rows)
         rounds = []
-        for b, (row, (flaw, place, count, accepted, next_token, *drafted)) in enumerate(
+        for b, (row, (flaw, place, count, accepted, other, next_token, *read)) in enumerate(
             zip(self.rows, outcome, strict=True)
         ):
-            row.last_drafted, start = drafted[:count], row.length
-            rounds.append(Round(row.index, self.choices[b], count, accepted))
-            stay = row.commit(rounds[-1], [*drafted[:accepted], next_token], scores[b], logits[b], collected[b])
+            row.last_drafted, start, kept = read[:count], row.length, read[:accepted]
+            if other != alternatives.NONE:
+                kept[-1] = read[proposal.width + other]
+                last = row.unseen + start - 1
+                self.target.cache.move(b, last + 1 + proposal.width + other, to=last + accepted)
+            rounds.append(Round(row.index, self.choices[b], count, accepted, other != alternatives.NONE))
+            stay = row.commit(rounds[-1], [*kept, next_token], scores[b], logits[b], collected[b])
             if flaw and place < len(stay):
                 numerics.refuse(flaw, row.index, start + place)
             self.target.roll_back(b, row.unseen + row.length - 1)
@@ -177,7 +182,7 @@ class Decoding:
             for i, token in enumerate(stay):
                 self.stream.token(row.index, token, source if i < accepted else None)
         if self.drafter is not None and proposal.width:
-            self.drafter.settle(self.rows, scores, [round_.accepted for round_ in rounds])
+            self.drafter.settle(self.rows, scores, [round_.first_choices for round_ in rounds])
         for b in reversed(range(len(self.rows))):
             if self.rows[b].done:
                 self._release(b)

@@ -10,7 +10,8 @@ REREAD = 16  # committed tokens that may be read again and again in front of dra
 
 
 def score(target: Reader, rows: list[Row], proposal: Proposal, widths: list[int]) -> torch.Tensor:
-    """Logits after each row's last token and after each of its drafted ones, `[rows, width + 1, vocabulary]`.
+    """Logits after each row's last token, each of its drafted ones and each of its alternatives, `[rows, width + 1 +
+    alternatives, vocabulary]`.
 
     Args:
         widths: how many drafted tokens each row can use.
@@ -18,9 +19,10 @@ def score(target: Reader, rows: list[Row], proposal: Proposal, widths: list[int]
     if target.cache.states is not None:
         return _with_states(target, rows, proposal)
     pending = torch.tensor([[row.tokens[-1]] for row in rows], device=proposal.tokens.device)
-    ids = torch.cat([pending, proposal.tokens], dim=1)
+    ids = torch.cat([pending, proposal.read], dim=1)
     reach = [min(width, proposal.width) + 1 for width in widths]  # perhaps more than was drafted: commit rolls back
-    return target.read(ids.to(target.device), reach)
+    beside = None if proposal.alternatives is None else proposal.alternatives.places.clamp(min=0)
+    return target.read(ids.to(target.device), reach, beside=beside)
 
 
 def _with_states(target: Reader, rows: list[Row], proposal: Proposal) -> torch.Tensor:

@@ -47,6 +47,7 @@ class Drafter(CandidateGenerator):
     num_assistant_tokens: int = 5
     do_sample: bool = False
     goes_on: Callable[[list, int, list[float]], list[bool]] | None = None
+    alternative_pays: Callable[[list, int, list[float], list[float]], list[bool]] | None = None
     keep: Kept | None = None
     model: torch.nn.Module | None = None
     network: torch.nn.Module | None = None  # what computes in its place
@@ -55,7 +56,7 @@ class Drafter(CandidateGenerator):
 
     @property
     def stops_inside(self) -> bool:
-        """Whether `propose` asks `goes_on` (see `Length.goes_on`), where it is set, between its tokens."""
+        """Whether `propose` asks `goes_on` and `alternative_pays` (see `Length`), where set, between its tokens."""
         return False
 
     def begin(self, rows: list, vocabulary: int | None = None) -> None:

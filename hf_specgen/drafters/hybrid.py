@@ -40,6 +40,14 @@ class HybridDrafter(Drafter):
         self.drafter.goes_on = rule
 
     @property
+    def alternative_pays(self):
+        return self.drafter.alternative_pays
+
+    @alternative_pays.setter
+    def alternative_pays(self, rule) -> None:
+        self.drafter.alternative_pays = rule
+
+    @property
     def keep(self):
         return self.drafter.keep
 
@@ -93,4 +101,4 @@ def joined(drafted: Proposal, found: Proposal) -> Proposal:
         q = torch.nn.functional.pad(drafted.q, (0, 0, 0, width - drafted.width))
         sure = torch.zeros_like(q).scatter_(2, tokens[:, :, None], 1.0)
         q = torch.where((found.counts > 0)[:, None, None], sure, q)
-    return Proposal(tokens, drafted.counts + found.counts, q)
+    return Proposal(tokens, drafted.counts + found.counts, q, drafted.alternatives)

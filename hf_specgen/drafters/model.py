@@ -13,10 +13,17 @@ from ..errors import SpecNumericsError
 from ..processors import on_draft, trials_for_draft
 from ..session import Kept, SpecSession, resume, version_of
 from ..verifiers import Proposal
+from ..verifiers.base import Alternatives, ChoosingVerifier
 from .base import Drafter
 from .encoder import Source, encoder_inputs
 from .reading import Reading, SameIds
 from .trimmed import Trimmed
+
+CERTAIN = 0.95
+"""A token that is as probable as this needs no alternative."""
+ALTERNATIVES = 2
+"""To one token, at most. Of the tokens that Qwen2.5-Coder-0.5B predicts wrongly, half are its second choice and a fifth
+its third."""
 
 
 class ModelDrafter(Drafter):
@@ -149,7 +156,7 @@ class ModelDrafter(Drafter):
         if self.trimmed is not None:
             self.reader.model = self.network = self.trimmed.now(rows, self.reader.order)
         trials = trials_for_draft(rows)
-        tokens, q, sure, self.peaks = [], [], [], []
+        tokens, q, sure, self.peaks, self.others = [], [], [], [], [[] for _ in rows]
         logits = self._read_unread(rows, widths)
         for step in range(width):
             if step == max(widths):
@@ -171,7 +178,10 @@ class ModelDrafter(Drafter):
             tokens.append(chosen)
             q.append(distribution)
             if self.goes_on is not None and self.stops_inside:
-                self._stop_where_told(rows, widths, step, scores)
+                tops = (self.peaks[-1] - scores.logsumexp(-1)).exp().tolist()
+                if self.alternative_pays is not None and min(tops) < CERTAIN:
+                    self._keep_alternatives(rows, widths, step, scores, tops, chosen, verifier, noise)
+                self._stop_where_told(rows, widths, step, tops)
             if trials is not None:
                 self._extend(rows, trials, step, chosen, sure[-1])
         if not tokens:  # nothing will be settled
@@ -181,7 +191,7 @@ class ModelDrafter(Drafter):
         counts = torch.tensor(widths, device=home).clamp(max=len(tokens))
         counts = torch.minimum(counts, self._ends(drafted, sure))
         self.drawn = q[0] is not None
-        return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1))
+        return Proposal(drafted, counts, None if q[0] is None else torch.stack(q, 1), self._alternatives(home))
 
     def _extend(self, rows, trials: list[list | None], step: int, chosen: torch.Tensor, sure: torch.Tensor) -> None:
         """Write what was drafted behind the rows' texts, for their processors. A draft that has ended asks strict ones
@@ -194,10 +204,33 @@ class ModelDrafter(Drafter):
             for b in open_:
                 trials[b] = None if ended[b] else trials[b]
 
-    def _stop_where_told(self, rows, widths: list[int], step: int, scores: torch.Tensor) -> None:
+    def _keep_alternatives(
+        self, rows, widths: list[int], step: int, scores, tops: list[float], chosen, verifier: ChoosingVerifier, noise
+    ) -> None:
+        """Keep the draft's next choices where they are worth a place in the target's forward. One that ends the text
+        never is: nothing follows it."""
+        others = verifier.others(scores, noise, step, chosen, ALTERNATIVES)
+        shares = (scores.gather(1, others) - scores.logsumexp(-1, keepdim=True)).exp()
+        ranked = zip(others.T.tolist(), shares.masked_fill(torch.isin(others, self.eos), 0.0).T.tolist(), strict=True)
+        open_ = [b for b, width in enumerate(widths) if width > step]
+        for tokens, weights in ranked:
+            asked = [rows[b] for b in open_], step, [tops[b] for b in open_], [weights[b] for b in open_]
+            wanted = self.alternative_pays(*asked)
+            for b, pays in zip(open_, wanted, strict=True):
+                if pays and weights[b]:
+                    self.others[b].append((tokens[b], step))
+
+    def _alternatives(self, home: torch.device) -> Alternatives | None:
+        most = max(map(len, self.others))
+        if not most:
+            return None
+        filled = [found + [(0, -1)] * (most - len(found)) for found in self.others]
+        tokens, places = torch.tensor(filled, device=home).unbind(-1)
+        return Alternatives(tokens, places)
+
+    def _stop_where_told(self, rows, widths: list[int], step: int, tops: list[float]) -> None:
         """Shorten `widths` to what is drafted where a further token is not worth its cost. What was drawn stays."""
         open_ = [b for b, width in enumerate(widths) if width > step]
-        tops = (self.peaks[-1] - scores.logsumexp(-1)).exp().tolist()
         on = self.goes_on([rows[b] for b in open_], step, [tops[b] for b in open_])
         for b, more in zip(open_, on, strict=True):
             if not more:

@@ -24,12 +24,19 @@ NOTHING = Choice(None, 0)
 
 
 class Round(NamedTuple):
-    """What became of a row's choice: how much of it was drafted and accepted."""
+    """What became of a row's choice: how much of it was drafted and accepted, and whether the last accepted token was
+    an alternative to what was drafted."""
 
     index: int  # type: ignore[assignment]  # in place of tuple.index, which nobody asks of a round
     choice: Choice
     drafted: int
     accepted: int
+    alternative: bool = False
+
+    @property
+    def first_choices(self) -> int:
+        """Accepted first choices."""
+        return self.accepted - self.alternative
 
 
 class Seconds(NamedTuple):
@@ -54,6 +61,7 @@ class Terms:
         greedy: nothing is drawn: a draft's token is as likely accepted as the draft is sure of it. Of a drawn one,
             accepted with Σ min(p, q), its distribution's height tells little.
         inside: the drafter asks `goes_on` between its tokens.
+        alternatives: the target can read some beside the drafted tokens: `alternative_pays` is asked.
         target_step, draft_step: estimated seconds of one forward of one row (see `costs.expected_step`); of their
             ratio much is made, of themselves little. None: not known.
         position_cost, second_cost: what one more position costs the target in a forward, and what any forward of
@@ -65,6 +73,7 @@ class Terms:
     free: bool = True
     greedy: bool = True
     inside: bool = False
+    alternatives: bool = False
     target_step: float = 1.0
     draft_step: float | None = None
     position_cost: float = 0.05
@@ -91,6 +100,12 @@ class Length(ABC):
         """Whether each row drafts another token after its `step`-th (from 0), whose distribution gave its most probable
         token the probability `tops[b]`. Only asked of drafters that can stop, where the host may be asked."""
         return [True] * len(rows)
+
+    def alternative_pays(self, rows: list, step: int, tops: list[float], shares: list[float]) -> list[bool]:
+        """Whether the target should read an alternative to each row's `step`-th token too, where the draft's
+        distribution gave the most probable token `tops[b]` and the alternative `shares[b]`. Asked before `goes_on`, of
+        drafters that can stop (see there), where the terms allow it; of the better alternative first."""
+        return [False] * len(rows)
 
     @abstractmethod
     def learn(self, rounds: list[Round], seconds: Seconds) -> None:
@@ -134,6 +149,6 @@ class PerRow(Length):
         return Choice(offer, min(self.next(row.index), offer.most))
 
     def learn(self, rounds, seconds):
-        for index, _, drafted, accepted in rounds:
-            if drafted:
-                self.learn_row(index, drafted, accepted)
+        for round_ in rounds:
+            if round_.drafted:
+                self.learn_row(round_.index, round_.drafted, round_.accepted)

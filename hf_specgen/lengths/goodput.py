@@ -60,14 +60,19 @@ class GoodputLength(Length):
             return [self._planner(TOGETHER).goes_on(rows, step, tops)] * len(rows)
         return [self._planner(row.index).goes_on([row], step, [top]) for row, top in zip(rows, tops, strict=True)]
 
+    def alternative_pays(self, rows, step, tops, shares):
+        return self._planner(TOGETHER).alternative_pays(rows, step, tops, shares)
+
     def learn(self, rounds: list[Round], seconds: Seconds) -> None:
         self.measured.observe_target(seconds.rows, seconds.width, seconds.target)
         if seconds.steps:
             draft = seconds.draft / seconds.steps
             self.measured.observe_draft(seconds.rows, draft, seconds.width, seconds.target)
-        for index, (offer, _), drafted, accepted in rounds:
-            if offer is not None:
-                self.seen.learn(offer.source, offer.evidence, drafted, accepted, self._planner(index).tops[index])
+        for r in rounds:
+            if (offer := r.choice.offer) is not None:
+                self.seen.learn(
+                    offer.source, offer.evidence, r.drafted, r.first_choices, self._planner(r.index).tops[r.index]
+                )
         if self.terms.free:
             planner = self._planner(TOGETHER)
             planner.learn(rounds, planner.time(seconds.width - 1, seconds.steps))

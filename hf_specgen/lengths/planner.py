@@ -8,10 +8,11 @@ rule reaches (renewal reward; Dinkelbach 1967). R is never below 1, plain decodi
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
-from .acceptance import Acceptance
+from .acceptance import Acceptance, Count
 from .base import NOTHING, Choice, Round, Terms
 from .budget import ALLOWANCE, Budget
 from .costs import Costs
@@ -45,6 +46,8 @@ row has more to gain from a draft, and less to read."""
 FAMILIAR, UNKNOWN = 4.0, 16.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
+SAVED = 0.5
+"""First guess: where the model's token is rejected, an alternative was read and is right so often."""
 SURE = 1.3
 """An expected rate from which on plain decoding need not be timed to know that drafting pays."""
 
@@ -83,6 +86,7 @@ class Planner:
         self.paces: dict[int, FadingMean] = {}  # by the row's index: tokens of a round
         self.gains: dict[int, FadingMean] = {}  # and of one in which the model drafted
         self.times = FadingMean()  # of such rounds
+        self.saved = Count()  # rejected tokens of the model, and those with an alternative that was right
         self.budget = Budget(ALLOWANCE / 2 if self.blind else ALLOWANCE)  # neighbours pay for this row's trials
         self.several = False  # whether there was ever more than one row
         self.begun = False  # whether the model has drafted
@@ -127,27 +131,55 @@ class Planner:
         time, a_{K+1} > R·(c + t_target(K+2) − t_target(K+1)) in sum over the rows."""
         worth = 0.0
         for row, top in zip(rows, tops, strict=True):
-            acceptance = self._acceptance(row.index)
+            self.chances[row.index] *= self._confidence(row, step, top)
             self.tops[row.index].append(top)
-            guess = min(0.98, top) if self.terms.greedy else acceptance.rate(DRAFT, 0, step)
-            self.chances[row.index] *= acceptance.confident(top, guess)
-            worth += self.worth[row.index] * self.chances[row.index] * acceptance.rate(DRAFT, 0, step + 1)
+            after = self._acceptance(row.index).rate(DRAFT, 0, step + 1)
+            worth += self.worth[row.index] * self.chances[row.index] * (after + (1 - after) * self._saving())
         more = self.costs.position(self.sharing) / self.costs.target(self.sharing, 1) + self._draft_time()
         return worth > self.rate * more
+
+    def alternative_pays(self, rows: list, step: int, tops: list[float], shares: list[float]) -> list[bool]:
+        """Whether a place in the target's forward is worth what each row's alternative may bring: a token, if all
+        before are accepted and it is right in place of the drafted one. A place costs all rows one."""
+        price = self.rate * self.costs.position(self.sharing) / self.costs.target(self.sharing, 1)
+        found = []
+        for row, top, share in zip(rows, tops, shares, strict=True):
+            right = (1 - self._confidence(row, step, top)) * min(1.0, share / max(1 - top, 1e-6))
+            found.append(self.worth[row.index] * self.chances[row.index] * right > price)
+        return found
+
+    def _saving(self) -> float:
+        """How often an alternative is read and right where the model's token is not."""
+        return self.saved.near(SAVED, FAMILIAR) if self.terms.alternatives else 0.0
+
+    def _with_alternatives(self, chain: list[float]) -> list[float]:
+        """E_w with the tokens that alternatives bring: one where a draft is not accepted whole."""
+        saved = self._saving()
+        return [1.0] + [x + saved * (1 - (x - before)) for before, x in itertools.pairwise(chain)]
+
+    def _confidence(self, row, step: int, top: float) -> float:
+        acceptance = self._acceptance(row.index)
+        guess = min(0.98, top) if self.terms.greedy else acceptance.rate(DRAFT, 0, step)
+        return acceptance.confident(top, guess)
 
     def learn(self, rounds: list[Round], time: float) -> None:
         """`time`: of the round, in plain steps."""
         modelled = False
-        for index, (offer, _), drafted, accepted in rounds:
-            self.paces.setdefault(index, FadingMean()).add(accepted + 1)
+        for r in rounds:
+            self.paces.setdefault(r.index, FadingMean()).add(r.accepted + 1)
+            offer = r.choice.offer
             if offer is None:
                 continue
             if self.several:
-                self._acceptance(index).learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
-            self.together.learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
+                self._acceptance(r.index).learn(
+                    offer.source, offer.evidence, r.drafted, r.first_choices, self.tops[r.index]
+                )
+            self.together.learn(offer.source, offer.evidence, r.drafted, r.first_choices, self.tops[r.index])
             if offer.costs:
-                self.gains.setdefault(index, FadingMean()).add(accepted + 1)
+                self.gains.setdefault(r.index, FadingMean()).add(r.accepted + 1)
                 modelled = True
+                if r.first_choices < r.drafted:
+                    self.saved.add(r.alternative, 1)
         if modelled:
             self.begun = True
             self.times.add(time)
@@ -218,7 +250,9 @@ class Planner:
         if not most:
             return None
         chains = [
-            self._acceptance(p.row.index).chain(p.draft.source, p.draft.evidence, min(most, p.draft.most))
+            self._with_alternatives(
+                self._acceptance(p.row.index).chain(p.draft.source, p.draft.evidence, min(most, p.draft.most))
+            )
             for p in asked
         ]
         idle, best = 1 - sum(p.weight for p in asked), (0.0, 1)

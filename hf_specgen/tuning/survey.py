@@ -55,7 +55,7 @@ class Survey(Length):
         self.target.setdefault((seconds.rows, seconds.width), []).append(seconds.target)
         if seconds.steps:
             self.draft.setdefault(seconds.rows, []).append(seconds.draft / seconds.steps)
-        for index, (offer, _), drafted, accepted in rounds:
+        for index, (offer, _), drafted, accepted, _ in rounds:
             if offer is not None:
                 self.seen.learn(offer.source, offer.evidence, drafted, accepted, self.tops[index])
 

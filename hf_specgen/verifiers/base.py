@@ -9,6 +9,19 @@ from ..noise import DRAFT, NEXT, Noise, invert
 
 
 @dataclass
+class Alternatives:
+    """Each may take the place of a drafted token. The target reads them in the same forward.
+
+    Attributes:
+        tokens: int64 `[rows, most]`.
+        places: int64 `[rows, most]`: which drafted token (from 0) it may replace; -1: none.
+    """
+
+    tokens: torch.Tensor
+    places: torch.Tensor
+
+
+@dataclass
 class Proposal:
     """What a drafter proposes for one round.
 
@@ -17,15 +30,23 @@ class Proposal:
         counts: int64 `[rows]`.
         q: float32 `[rows, width, vocabulary]`, the very tensor each token was drawn from; None where tokens were
             chosen, not drawn (greedy and lookup drafts: q is one-hot).
+        alternatives: to some of them, or None. Only under rules whose ids do not depend on what is drafted.
     """
 
     tokens: torch.Tensor
     counts: torch.Tensor
     q: torch.Tensor | None = None
+    alternatives: Alternatives | None = None
 
     @property
     def width(self) -> int:
         return self.tokens.shape[1]
+
+    @property
+    def read(self) -> torch.Tensor:
+        """Int64 `[rows, width + alternatives]`: what the target reads behind each row's last token."""
+        others = self.alternatives
+        return self.tokens if others is None else torch.cat([self.tokens, others.tokens], dim=1)
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> "Proposal":
@@ -96,6 +117,25 @@ class Verifier(ABC):
             scores: float32 `[rows, width + 1, vocabulary]`, the target's processed scores; slot i belongs to the token
                 after i drafted ones. Slots beyond a row's count are meaningless.
         """
+
+
+class ChoosingVerifier(Verifier):
+    """A rule under which draft and target each take the best token in one and the same order of their scores: what is
+    drafted changes nothing but the time."""
+
+    follows_draft = False
+
+    @abstractmethod
+    def ordered(self, scores: torch.Tensor, noise: Noise, offset: int) -> torch.Tensor:
+        """What the token at `offset` is the argmax of, `[rows, vocabulary]`."""
+
+    def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
+        return self.ordered(scores, noise, offset).argmax(-1), None
+
+    def others(self, scores: torch.Tensor, noise: Noise, offset: int, first: torch.Tensor, most: int) -> torch.Tensor:
+        """The best tokens besides `first` (int64 `[rows]`), best first, `[rows, most]`; fewer of a small vocabulary."""
+        left = self.ordered(scores, noise, offset).scatter(1, first[:, None], float("-inf"))
+        return left.topk(min(most, left.shape[1] - 1), dim=-1).indices
 
 
 class SamplingVerifier(Verifier):

@@ -9,16 +9,15 @@ Without a draft this is plain sampling with that noise.
 import torch
 
 from ..noise import Noise
-from .base import Proposal, Verdict, Verifier
+from .base import ChoosingVerifier, Proposal, Verdict
 from .greedy import GreedyVerifier
 
 
-class CoupledVerifier(Verifier):
+class CoupledVerifier(ChoosingVerifier):
     name = "coupled"
-    follows_draft = False
 
-    def draw(self, scores: torch.Tensor, noise: Noise, offset: int):
-        return (scores.log_softmax(-1) + noise.gumbel(offset, scores.shape[-1])).argmax(-1), None
+    def ordered(self, scores: torch.Tensor, noise: Noise, offset: int) -> torch.Tensor:
+        return scores.log_softmax(-1) + noise.gumbel(offset, scores.shape[-1])
 
     def accept(self, proposal: Proposal, scores: torch.Tensor, noise: Noise) -> Verdict:
         shared = torch.stack([noise.gumbel(i, scores.shape[-1]) for i in range(scores.shape[1])], dim=1)

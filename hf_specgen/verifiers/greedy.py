@@ -2,16 +2,15 @@
 
 import torch
 
-from .base import Proposal, Verdict, Verifier, leading
+from .base import ChoosingVerifier, Proposal, Verdict, leading
 
 
-class GreedyVerifier(Verifier):
+class GreedyVerifier(ChoosingVerifier):
     name = "greedy"
-    follows_draft = False
     samples = False
 
-    def draw(self, scores, noise, offset):
-        return scores.argmax(-1), None
+    def ordered(self, scores, noise, offset):
+        return scores
 
     def accept(self, proposal: Proposal, scores: torch.Tensor, noise) -> Verdict:
         best = scores.argmax(-1)

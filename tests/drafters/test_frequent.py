@@ -48,6 +48,9 @@ class Eager(GoodputLength):
     def goes_on(self, rows, step, tops):
         return [True] * len(rows)
 
+    def alternative_pays(self, rows, step, tops, shares):
+        return [False] * len(rows)
+
     def learn(self, rounds, seconds):
         pass
 

@@ -1,5 +1,6 @@
 """The choice of one round against all that could be chosen."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from length_toys import Machine, ToyRow, best_constant
 
 from hf_specgen.lengths.acceptance import Acceptance, Count
-from hf_specgen.lengths.base import NOTHING
+from hf_specgen.lengths.base import NOTHING, Choice, Round
 from hf_specgen.lengths.costs import Costs
 from hf_specgen.lengths.knowledge import Knowledge
 from hf_specgen.lengths.offer import Offer
@@ -184,3 +185,57 @@ def test_room_is_never_exceeded(most):
         (choice,) = choose(plan, [[offer]])
         assert 0 < choice.width <= most
     assert choose(plan, [[]]) == [NOTHING]
+
+
+def with_alternatives(plan: Planner) -> Planner:
+    plan.terms = replace(plan.terms, alternatives=True)
+    return plan
+
+
+@pytest.mark.parametrize(
+    "position, top, share, pays",
+    [(0.05, 0.5, 0.3, True), (0.5, 0.5, 0.3, False), (0.05, 0.5, 0.01, False), (0.05, 0.98, 0.02, False)],
+    ids=["likely", "dear", "improbable", "needless"],
+)
+def test_an_alternative_is_read_where_it_promises_more_than_its_place_costs(position, top, share, pays):
+    plan = with_alternatives(planner(Machine(0.2, position), [{("draft", 0): 0.7}]))
+    choose(plan, [[Offer("draft", 50)]])
+    assert plan.alternative_pays([ToyRow()], 0, [top], [share]) == [pays]
+
+
+def test_behind_a_doubtful_token_alternatives_are_worth_less():
+    plan = with_alternatives(planner(Machine(0.1, 0.05), [{("draft", 0): 0.9}]))
+    choose(plan, [[Offer("draft", 50)]])
+    assert plan.alternative_pays([ToyRow()], 0, [0.5], [0.3]) == [True]
+    plan.goes_on([ToyRow()], 0, [0.15])
+    assert plan.alternative_pays([ToyRow()], 1, [0.5], [0.3]) == [False]
+
+
+def test_a_place_that_all_rows_pay_for_has_to_bring_more():
+    """A row that holds nobody up gains the batch nothing."""
+    plan = with_alternatives(planner(Machine(0.1, 0.05), [{("draft", 0): 0.7}] * 4))
+    rows = [ToyRow(b, limit=limit) for b, limit in enumerate((20, 20, 20, 400))]
+    plan.choose(rows, [[Offer("draft", 9)] for _ in rows])
+    assert plan.alternative_pays(rows, 0, [0.5] * 4, [0.4] * 4) == [False, False, False, True]
+
+
+def test_with_alternatives_a_draft_pays_that_would_not_without():
+    rejected = [Round(0, Choice(Offer("draft", 50), 1), 1, 0, alternative=False)]
+    plan = planner(Machine(0.42, 0.03), [{("draft", 0): 0.4}])
+    assert choose(plan, [[Offer("draft", 50)]]) == [NOTHING]
+    with_alternatives(plan)
+    assert choose(plan, [[Offer("draft", 50)]])[0].width == 1
+    for _ in range(30):  # none of them was right
+        plan.learn(rejected, plan.time(1, 1))
+    plan.together = sure_of({("draft", 0): 0.4})
+    assert choose(plan, [[Offer("draft", 50)]]) == [NOTHING]
+
+
+def test_what_an_alternative_brought_is_not_counted_for_the_draft():
+    plan = with_alternatives(planner(Machine(0.2, 0.03), [{}]))
+    plan.together = Acceptance()
+    for _ in range(20):
+        choose(plan, [[Offer("draft", 50)]])
+        plan.learn([Round(0, Choice(Offer("draft", 50), 2), 2, 1, alternative=True)], plan.time(2, 2))
+    assert plan.together.rate("draft", 0, 0) < 0.2 and plan._saving() > 0.9
+    assert plan.gains[0].around(0) > 1.3, "it did bring a token"

@@ -182,8 +182,8 @@ def test_a_cache_rolled_back_by_one_too_few_is_a_fault(dtype, monkeypatch):
 def test_a_fault_in_batches_alone_is_found_there(monkeypatch):
     read = Reader.read
 
-    def mixed(self, ids, counts, keep=None):
-        return read(self, ids, counts, keep).flip(0)
+    def mixed(self, ids, counts, keep=None, beside=None):
+        return read(self, ids, counts, keep, beside).flip(0)
 
     monkeypatch.setattr(Reader, "read", mixed)
     found = greedy()
