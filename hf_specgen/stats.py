@@ -72,12 +72,12 @@ class _Figures:
 
     @property
     def drafted(self) -> int:
-        """Tokens proposed and checked."""
+        """Tokens proposed and checked, one for each place: alternatives to them are not counted."""
         return sum(d for d, _ in self.history)
 
     @property
     def accepted(self) -> int:
-        """Drafted tokens that the verifier kept (before a stop cut the block)."""
+        """Places where the verifier kept the drafted token, or an alternative (before a stop cut the block)."""
         return sum(a for _, a in self.history)
 
     @property
@@ -288,6 +288,7 @@ class SpecStats(_Figures):
         return [
             ("accepted", f"{self.accepted} of {self.drafted} drafted ({_show(self.acceptance_rate, '.0%')})"),
             *sources,
+            *([("  alternatives", f"{self.alternatives} of those accepted")] if self.alternatives else []),
             ("by position", by_position),
             ("tokens per forward", _show(self.tokens_per_target_forward)),
             ("forwards", f"{self.target_forwards} target, {self.draft_forwards} draft"),

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTra
 import hf_specgen
 from hf_specgen import Drafter, Proposal
 from hf_specgen.compat import CACHE_NAME
+from hf_specgen.lengths.constant import ConstantLength
 
 VOCAB = 64
 EOS = 63
@@ -84,6 +85,17 @@ class Scripted(Drafter):
             tokens[b, : len(draft)] = torch.tensor(draft)
             row.ids[row.length : row.length + len(draft)] = tokens[b, : len(draft)]
         return Proposal(tokens, counts)
+
+
+class Doubting(ConstantLength):
+    """Wants every alternative, or those of some places."""
+
+    def __init__(self, tokens: int = 4, places=None):
+        super().__init__(tokens)
+        self.places = places
+
+    def alternative_pays(self, rows, step, tops, shares):
+        return [self.places is None or (step + row.index) % 3 in self.places for row in rows]
 
 
 def prompts(lengths: list[int], seed: int = 0, side: str = "left", vocab: int = VOCAB):

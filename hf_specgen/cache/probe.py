@@ -62,6 +62,13 @@ def understands_ragged_masks(reader) -> bool:
     return once("ragged", reader.model, lambda: _agrees(reader))
 
 
+def understands_alternatives(reader) -> bool:
+    """Whether tokens may stand beside the text in a forward of this reader's model (see `Reader.read`)."""
+    if reader.model.config.model_type in KNOWN:
+        return True
+    return once("alternatives", reader.model, lambda: _reads_beside(reader))
+
+
 def cannot_read_blocks(model) -> str | None:
     """Why several tokens in one forward would not give what one at a time gives; None if they do.
 
@@ -142,7 +149,7 @@ def _block_fault(model) -> str | None:
     from .reader import device_of, read_prompt
 
     config = compat.text_config(model)
-    head = 6 + min(getattr(config, "sliding_window", None) or 0, 32)
+    head = _long_head(config)
     ids = torch.tensor([some_text(model, head + 6)], device=device_of(model, torch.device("cpu")))
     beside = _some_encoding(model, ids.device)
 
@@ -194,6 +201,34 @@ def _agrees(reader) -> bool:
         return False
     wanted = torch.stack([x for _, x in pieces])
     return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < tolerance(reader.model))
+
+
+@torch.no_grad()
+def _reads_beside(reader) -> bool:
+    """Of three tokens, the last stands beside the second: what the model says behind each, and where each is alone."""
+    from .reader import Reader, read_prompt
+
+    head = _long_head(reader.config)
+    *text, first, second, other = some_text(reader.model, head + 3)
+    beside = torch.zeros(1, 1, dtype=torch.long)
+
+    def read(one: Reader, *tokens: int, **options) -> torch.Tensor:
+        ids = torch.tensor([tokens], device=reader.device)
+        return one._forward(ids, [2], None, None, **options)[0].float()  # which leaves its length as it was
+
+    try:
+        cache = read_prompt(reader.model, torch.tensor([text], device=reader.device), None)[1]
+        one = Reader.from_prefill(reader.model, [(cache, Layout(None, 1, head), [0])], 3, reader.device)
+        wanted = torch.cat([read(one, first, second), read(one, first, other)[1:]])
+        logits = read(one, first, second, other, beside=beside)
+    except Exception:
+        return False
+    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < tolerance(reader.model))
+
+
+def _long_head(config) -> int:
+    """So many tokens of text that a window, if it is not a large one, is full."""
+    return 6 + min(getattr(config, "sliding_window", None) or 0, 32)
 
 
 def _stack(caches: list[RaggedCache], tail: int) -> RaggedCache:

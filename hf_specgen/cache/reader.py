@@ -120,26 +120,30 @@ class Reader:
         """A model that has read its prompts into stock caches (see `adopt`). `options`: as for `Reader`."""
         return cls(model, adopt([(own_part(c), layout, rows) for c, layout, rows in filled], room), device, **options)
 
+    @property
+    def _takes_masks(self) -> bool:
+        """Whether there is a place for ready-made masks. Not where an indexer picks keys: it may pick what a shorter
+        row does not have."""
+        indexed = any(layer is not None and len(layer.buffers) > 2 for layer in self.cache.kv)
+        places = self.takes_positions and (self.shifts is None or self.shifts.dim() == 1)
+        fits = self.config._attn_implementation in RAGGED_IMPLEMENTATIONS
+        return places and fits and not indexed and not self.beside
+
     @functools.cached_property
     def ragged_together(self) -> bool:
-        """Whether rows at different positions may share a forward; asked when that first happens. Not where an indexer
-        picks keys: it may pick what a shorter row does not have."""
-        indexed = any(layer is not None and len(layer.buffers) > 2 for layer in self.cache.kv)
-        if (
-            self.beside
-            or indexed
-            or not self.takes_positions
-            or self.config._attn_implementation not in RAGGED_IMPLEMENTATIONS
-        ):
-            return False
+        """Whether rows at different positions may share a forward; asked when that first happens."""
         with compiling(False):  # a probe has readers of its own
-            return (self.shifts is None or self.shifts.dim() == 1) and probe.understands_ragged_masks(self)
+            return self._takes_masks and probe.understands_ragged_masks(self)
 
-    @property
+    @functools.cached_property
     def reads_alternatives(self) -> bool:
-        """Whether tokens may stand beside the text (see `read`). Other families would have to be asked in forwards."""
-        known = self.config.model_type in probe.KNOWN and self.cache.states is None
-        return known and not self.collect and self.ragged_together
+        """Whether tokens may stand beside the text (see `read`)."""
+        if self.cache.states is not None or self.collect or not self._takes_masks:
+            return False
+        if len(self.lengths) > 1 and not self.ragged_together:
+            return False
+        with compiling(False):
+            return probe.understands_alternatives(self)
 
     @functools.cached_property
     def compiled(self) -> Compiled | None:

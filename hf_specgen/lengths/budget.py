@@ -19,8 +19,13 @@ class Budget:
         self.taken = self.lost = 0.0
         self.rounds, self.idle, self.wait = 0, 0, FIRST_WAIT
 
+    @property
+    def left(self) -> float:
+        """What may still be lost."""
+        return self.allowance + SHARE * self.taken - self.lost
+
     def allows(self, cost: float) -> bool:
-        return self.lost + cost <= self.allowance + SHARE * self.taken
+        return cost <= self.left
 
     def trial_due(self, cost: float) -> bool:
         return self.idle >= self.wait and self.rounds % TOGETHER == 0 and self.allows(cost)

@@ -46,6 +46,8 @@ row has more to gain from a draft, and less to read."""
 FAMILIAR, UNKNOWN = 4.0, 16.0
 """Tokens that the acceptance to start from counts for: what a session or a file knows, and the first guess, which texts
 of a fitting pair stray from by 0.1 to 0.15. A draft that does not fit at all is left to the budget."""
+BET = 2 / 3
+"""So much of what may be lost is risked in one round: an answer may begin with a token that nobody would guess."""
 SAVED = 0.5
 """First guess: where the model's token is rejected, an alternative was read and is right so often."""
 SURE = 1.3
@@ -273,10 +275,14 @@ class Planner:
         return time
 
     def _affordable(self, most: int, with_model: bool) -> int:
-        """So many tokens that the round stays within the budget even if all of them are rejected. A part of what may
-        be lost is the model's: wrong matches must not take its chance from it."""
+        """So many tokens that the round stays within the budget even if all of them are rejected, and more than one
+        only if that leaves a chance for another try. A part of what may be lost is the model's: wrong matches must not
+        take its chance from it."""
         kept = 0.0 if with_model else self.budget.allowance / 4
-        while most and not self.budget.allows(self.time(most, most if with_model else 0) - 1 + kept):
+        while most:
+            loss = self.time(most, most if with_model else 0) - 1
+            if self.budget.allows(loss + kept) and (most == 1 or loss <= self.budget.left * BET):
+                break
             most -= 1
         return most
 

@@ -1,7 +1,8 @@
 """What the package makes of every registered architecture: `python -m tests.architectures.sweep [--only NAME ...]
 [--slice I/N] [--write]`.
 
-A verdict per architecture, of ragged prompts decoded greedily against each row alone in plain `generate`:
+A verdict per architecture, of ragged prompts decoded greedily against each row alone in plain `generate`, with every
+alternative read (`alternatives` says whether the target can):
 
     ragged         exact, and rows at different positions share the target's forwards
     groups         exact, in groups of rows at equal positions
@@ -25,6 +26,8 @@ import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from toys import Doubting
 
 import hf_specgen
 from hf_specgen.cache.reader import Reader
@@ -111,7 +114,8 @@ def watch_readers():
 
 
 def speculative(model, draft, rows):
-    """Greedy ids, scores and statistics of the rows as a left-padded batch; whether the target ran them together."""
+    """Greedy ids, scores and statistics of the rows as a left-padded batch; whether the target ran them together, and
+    whether it could read alternatives."""
     hf_specgen.enable(model)
     try:
         with watch_readers() as readers:
@@ -120,9 +124,10 @@ def speculative(model, draft, rows):
                 padded(rows),
                 assistant_model=draft,
                 spec_strategy="rejection",
-                num_assistant_tokens=DRAFTED,
+                num_assistant_tokens_schedule=Doubting(DRAFTED),
             )
-        return *out, any(r.ragged_together for r in readers if r.model is model)
+        own = [r for r in readers if r.model is model]
+        return *out, any(r.ragged_together for r in own), any(r.reads_alternatives for r in own)
     finally:
         hf_specgen.disable(model)
 
@@ -131,14 +136,14 @@ def _share(stats) -> float:
     return round(stats.accepted / stats.drafted, 2) if stats.drafted else 0.0
 
 
-def _decoded(model, rows, wanted) -> tuple[bool, float]:
+def _decoded(model, rows, wanted) -> tuple[bool, dict]:
     """With a noisy draft: whether rows ran together, and the share of drafted tokens that was accepted."""
     for noise in NOISES:
-        ids, scores, stats, together = speculative(model, noisy_copy(model, noise), rows)
+        ids, scores, stats, together, beside = speculative(model, noisy_copy(model, noise), rows)
         compare(ids, scores, wanted)
         if stats.accepted:
             break
-    return together, _share(stats)
+    return together, {"accepted": _share(stats), "alternatives": beside}
 
 
 def _sentence(error: Exception) -> str:
@@ -163,8 +168,8 @@ def judge(name: str) -> dict:
     for kind, batch, expected in attempts:
         expected = oracle(model, batch) if expected is None else expected
         try:
-            together, accepted = _decoded(model, batch, expected)
-            entry = {"verdict": kind, "accepted": accepted}
+            together, seen = _decoded(model, batch, expected)
+            entry = {"verdict": kind} | seen
             if kind == "ragged" and not together:
                 entry["verdict"] = "groups"
             if reason:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toys import assert_as_alone, noisy, prompts, row_alone, spec
+from toys import Doubting, assert_as_alone, noisy, plain, prompts, row_alone, spec
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_specgen import SpecUnsupportedError
@@ -108,3 +108,44 @@ def test_a_class_is_asked_once_for_each_config(monkeypatch):
     for _ in range(3):
         spec(model, draft, **prompts([5]), max_new_tokens=4)
     assert len(asked) == 1, "target and draft are of one class and config"
+
+
+class Usual(LlamaForCausalLM):
+    config_class = StrangeConfig
+
+
+class SeesAllSlots(LlamaForCausalLM):
+    """Sees what stands beside its text: only a mask of two dimensions counts."""
+
+    config_class = StrangeConfig
+
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+        if attention_mask is not None and attention_mask.dim() == 4:
+            attention_mask = torch.ones_like(attention_mask)
+        return super().forward(input_ids, attention_mask, **kwargs)
+
+
+class Refuses4d(LlamaForCausalLM):
+    config_class = StrangeConfig
+
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+        if attention_mask is not None and attention_mask.dim() == 4:
+            raise ValueError("two dimensions, please")
+        return super().forward(input_ids, attention_mask, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "cls, reads",
+    [
+        (type("Usual", (LlamaForCausalLM,), {"config_class": StrangeConfig}), True),
+        (SeesAllSlots, False),
+        (Refuses4d, False),
+    ],
+    ids=["usual", "sees all", "refuses"],
+)
+def test_a_family_that_is_not_known_is_asked_whether_tokens_may_stand_beside_the_text(cls, reads):
+    model, batch = strange(cls), prompts([9])
+    rule = Doubting()
+    out = spec(model, noisy(model), **batch, num_assistant_tokens_schedule=rule, max_new_tokens=40)
+    assert out.spec_stats.accepted and (out.spec_stats.alternatives > 0) == reads
+    assert out.sequences.tolist() == plain(model, **batch, max_new_tokens=40, do_sample=False).tolist()

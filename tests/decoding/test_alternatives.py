@@ -3,28 +3,16 @@
 import pytest
 import torch
 from families import FAMILIES, alone, build, draft_of
-from toys import EOS, batch_of, contrary, new_tokens, noisy, plain, row_alone, spec, text, tiny
+from toys import EOS, Doubting, batch_of, contrary, new_tokens, noisy, plain, row_alone, spec, text, tiny
 
 from hf_specgen.cache import probe
 from hf_specgen.cache.ragged import RaggedCache
-from hf_specgen.lengths.constant import ConstantLength
 from hf_specgen.noise import Noise
 from hf_specgen.verifiers.coupled import CoupledVerifier
 from hf_specgen.verifiers.greedy import GreedyVerifier
 
 NEW = 50
 RAGGED = (3, 11, 6, 1)
-
-
-class Doubting(ConstantLength):
-    """Wants every alternative, or those of some places."""
-
-    def __init__(self, tokens: int = 4, places=None):
-        super().__init__(tokens)
-        self.places = places
-
-    def alternative_pays(self, rows, step, tops, shares):
-        return [self.places is None or (step + row.index) % 3 in self.places for row in rows]
 
 
 def decoded(target, draft, batch, places=None, tokens: int = 4, new: int = NEW, **options):

@@ -27,7 +27,7 @@ SETTINGS = {
     "threshold": {"assistant_confidence_threshold": 0.15},
 }
 CALLS = [pytest.param("rejection", options, id=name) for name, options in SETTINGS.items()]
-CALLS += [pytest.param("block", {}, id="block")]
+CALLS += [pytest.param("block", {"temperature": 0.9}, id="block")]
 
 
 @pytest.fixture(scope="module")

@@ -347,3 +347,17 @@ def test_costs_known_before_decide_where_clocks_may_not_be_looked_at():
     second = GoodputLength()
     assert not any(play(second, machine, chance(0.9), 40, told=told, free=False, knowledge=knowledge).drafted())
     assert "no acceptance makes it pay" in second.why_off
+
+
+def test_a_first_token_that_nobody_guesses_does_not_turn_a_good_draft_off():
+    """Not all that may be lost is risked in the first round, in which costs are but estimated."""
+    played = play(
+        GoodputLength(),
+        Machine(0.42, 0.03),
+        lambda row, n, place, source: n > 0,
+        rounds=40,
+        tops=lambda row, n, place: 0.95,
+        told=Machine(0.33, 0.06),
+        alternatives=True,
+    )
+    assert played.rate() > 1.5
