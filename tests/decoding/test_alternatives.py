@@ -28,13 +28,14 @@ def assert_used(out) -> None:
         assert row.emitted == row.accepted + row.rounds - row.trimmed
 
 
+PORTABLE = {"llama", "gemma3_text", "deepseek_v3", "gpt2"}
 KNOWN = [n for n in FAMILIES if n in probe.KNOWN or n in ("llama_mha", "qwen2_sliding")]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.parity) for n in KNOWN])
-@pytest.mark.parametrize("lengths, side", [((11,), "left"), (RAGGED, "left"), (RAGGED, "right"), ((6, 6), "left")])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.parity) if n in PORTABLE else n for n in KNOWN])
+@pytest.mark.parametrize("lengths, side", [((11,), "left"), (RAGGED, "left"), (RAGGED, "right")])
 def test_every_family_and_layout_gives_the_rows_text_alone(name, lengths, side):
-    rows = [text(n, seed=b if len(set(lengths)) == 1 else 0) for b, n in enumerate(lengths)]
+    rows = [text(n) for n in lengths]
     out = decoded(build(name), draft_of(name), batch_of(rows, side), output_logits=True)
     for b, row in enumerate(rows):
         ids, logits = alone(name, tuple(row), NEW)
