@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from cheap_toys import REPEATING
 from families import FAMILIES, alone, build, draft_of
 from toys import EOS, Doubting, batch_of, contrary, new_tokens, noisy, plain, row_alone, spec, text, tiny
 
+from hf_specgen import SpecSession
 from hf_specgen.cache import probe
 from hf_specgen.cache.ragged import RaggedCache
 from hf_specgen.noise import Noise
@@ -147,3 +149,24 @@ def test_they_are_the_best_but_one(verifier):
     first, _ = verifier.draw(scores, noise, 2)
     others = verifier.others(scores, noise, 2, first, 2)
     assert [first.tolist(), *others.T.tolist()] == verifier.ordered(scores, noise, 2).topk(3, -1).indices.T.tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_turns_of_a_session(name):
+    target, draft, session = build(name), draft_of(name), SpecSession()
+    ids, found = torch.tensor([text(9)]), 0
+    for turn in range(3):
+        out = decoded(target, draft, batch_of(ids.tolist()), new=17, spec_session=session)
+        wanted = plain(target, input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=17, do_sample=False)
+        assert out.sequences.tolist() == wanted.tolist()
+        found += out.spec_stats.alternatives
+        ids = torch.cat([wanted, torch.tensor([text(3, seed=turn)])], dim=1)
+    assert found
+
+
+def test_beside_matches_in_other_rows():
+    rows = [REPEATING[:30], text(11), text(4)]
+    out = decoded(build("llama"), draft_of("llama"), batch_of(rows), spec_source="hybrid")
+    for b, row in enumerate(rows):
+        assert out.sequences[b, -NEW:].tolist() == alone("llama", tuple(row), NEW)[0]
+    assert {"draft", "lookup"} <= out.spec_stats.by_source.keys() and out.spec_stats.alternatives
