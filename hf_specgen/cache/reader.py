@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from .. import compat
-from . import attention, probe, widths
+from . import attention, probe, products, widths
 from .beside import Beside
 from .compiled import Compiled, compiling, wanted
 from .kept import last_positions
@@ -108,6 +108,7 @@ class Reader:
         self.own_inputs = compat.prepares_inputs(model)
         self.slow_counts = () if cache.states is not None else widths.slow_counts(model)
         self.uncompiled: str | None = None  # why it is not to be compiled, where its owner knows
+        self.copied_from = self.copied = None
         self.forwards = 0
         self.context = compat.context_length(model)
         self.order = list(range(len(cache.lengths)))  # per row: its index in the batch
@@ -144,6 +145,14 @@ class Reader:
             return False
         with compiling(False):
             return probe.understands_alternatives(self)
+
+    @property
+    def network(self):
+        """What computes in the model's place (see `products`). Its owner may change the model between forwards."""
+        if self.copied_from is not self.model:
+            self.copied_from = self.model
+            self.copied = self.model if self.collect else products.for_few(self.model)
+        return self.copied
 
     @functools.cached_property
     def compiled(self) -> Compiled | None:
@@ -206,7 +215,9 @@ class Reader:
             logits = self.compiled.read(self, ids, counts, keep)
             if logits is not None:
                 return logits
-        padding = widths.fast_width(*ids.shape, self.slow_counts) - ids.shape[1]
+        network = self.network
+        slow_counts = self.slow_counts if network is self.model else ()
+        padding = widths.fast_width(*ids.shape, slow_counts) - ids.shape[1]
         if padding:
             ids = torch.cat([ids, ids[:, -1:].expand(-1, padding)], dim=1)
         plan = self.cache.plan(ids.shape[1], rows, plain=beside is None)
@@ -232,11 +243,11 @@ class Reader:
         else:
             inputs[self.ids_name] = ids
         if self.keeps_logits:  # some preparations ask for the last one only
-            quick = widths.fast_width(len(ids), keep + padding, self.slow_counts) if keep else 0  # the head's, too
+            quick = widths.fast_width(len(ids), keep + padding, slow_counts) if keep else 0  # the head's, too
             inputs["logits_to_keep"] = last_positions(self.model, min(quick, ids.shape[1]), ids.shape[1])
         self.forwards += 1
         with attention.folding():
-            outputs = self.model(**inputs, return_dict=True)
+            outputs = network(**inputs, return_dict=True)
         self.cache.finish()
         for i, b in enumerate(range(len(counts)) if rows is None else rows):
             if self.collect:

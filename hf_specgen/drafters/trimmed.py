@@ -5,14 +5,12 @@ ever wanted. q is zero for the others, so that any acceptance rule stays exact. 
 frequent tokens come first: so N tokens are the first N, of which no copy is needed.
 """
 
-import copy
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch.nn.functional import linear
 
 from .. import compat
-from ..cache import probe
+from ..cache import probe, products
 from ..cache.reader import device_of, read_prompt
 from ..errors import SpecUnsupportedError
 
@@ -117,27 +115,21 @@ class PartOfHead(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         rows = hidden.flatten(0, -2)  # a CPU multiplies one position of three axes by weights without gradients slowly
-        logits = linear(rows, self.weight, self.bias)
+        logits = products.few(rows, self.weight, self.bias)
         if len(self.more_weight):
-            logits = torch.cat([logits, linear(rows, self.more_weight, self.more_bias)], dim=-1)
+            logits = torch.cat([logits, products.few(rows, self.more_weight, self.more_bias)], dim=-1)
         return logits.unflatten(0, hidden.shape[:-1])
 
 
 def with_head(model, head: torch.nn.Module):
     """The model with another output layer: a copy of it and of the modules on the way there, which shares all else."""
-    whole = inner = _shallow(model)
+    whole = inner = products.shallow(model)
     *way, last = _way_to(model, model.get_output_embeddings())
     for name in way:
-        inner._modules[name] = _shallow(inner._modules[name])
+        inner._modules[name] = products.shallow(inner._modules[name])
         inner = inner._modules[name]
     inner._modules[last] = head
     return whole
-
-
-def _shallow(module: torch.nn.Module) -> torch.nn.Module:
-    shallow = copy.copy(module)
-    shallow._modules = dict(module._modules)
-    return shallow
 
 
 def _way_to(model, head) -> list[str]:

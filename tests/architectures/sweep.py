@@ -2,7 +2,7 @@
 [--slice I/N] [--write]`.
 
 A verdict per architecture, of ragged prompts decoded greedily against each row alone in plain `generate`, with every
-alternative read (`alternatives` says whether the target can):
+alternative read (`alternatives` says whether the target can) and the weights of all linear layers first:
 
     ragged         exact, and rows at different positions share the target's forwards
     groups         exact, in groups of rows at equal positions
@@ -21,6 +21,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import torch
 import transformers
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from toys import Doubting
 
 import hf_specgen
+from hf_specgen.cache import products
 from hf_specgen.cache.reader import Reader
 
 from .build import VOCAB, NotBuilt, architectures, build, noisy_copy
@@ -113,12 +115,17 @@ def watch_readers():
         Reader.__init__ = original
 
 
+def weights_first():
+    """As for large layers of bfloat16 (see `products`), for all."""
+    return mock.patch.multiple(products, DTYPE=torch.float32, LEAST=0, MOST=10**6, pays_on=lambda device: True)
+
+
 def speculative(model, draft, rows):
     """Greedy ids, scores and statistics of the rows as a left-padded batch; whether the target ran them together, and
     whether it could read alternatives."""
     hf_specgen.enable(model)
     try:
-        with watch_readers() as readers:
+        with watch_readers() as readers, weights_first():
             out = greedy(
                 model.generate,
                 padded(rows),
