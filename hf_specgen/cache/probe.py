@@ -122,8 +122,14 @@ def _drops_positions(model) -> bool:
     return prepared.get("position_ids") is None
 
 
+def gap(logits: torch.Tensor, wanted: torch.Tensor) -> float:
+    """How far apart they are at most, in standard deviations."""
+    wanted = wanted.float()
+    return ((logits.float() - wanted).abs().max() / wanted.std().clamp(min=1e-6)).item()
+
+
 def tolerance(model) -> float:
-    """How far logits may be apart, in standard deviations. Faults are of the order of one."""
+    """How large a gap may be. Faults are of the order of one."""
     return 1e-3 if model.dtype == torch.float32 else 0.15
 
 
@@ -134,14 +140,14 @@ def _same_with_padding(model) -> bool:
     pad, texts = 5, [some_text(model, 9), some_text(model, 14)]
     device = device_of(model, torch.device("cpu"))
     try:
-        alone = read_prompt(model, torch.tensor([texts[0]], device=device), None, 9)[0][0].float()
+        alone = read_prompt(model, torch.tensor([texts[0]], device=device), None, 9)[0][0]
         ids = torch.tensor([[0] * pad + texts[0], texts[1]], device=device)
         mask = torch.ones_like(ids)
         mask[0, :pad] = 0
-        padded = read_prompt(model, ids, mask, 9)[0][0].float()
+        padded = read_prompt(model, ids, mask, 9)[0][0]
     except Exception:
         return False
-    return bool((alone - padded).abs().max() / alone.std().clamp(min=1e-6) < tolerance(model))
+    return gap(padded, alone) < tolerance(model)
 
 
 @torch.no_grad()
@@ -161,7 +167,7 @@ def _block_fault(model) -> str | None:
             logits, cache = read_prompt(model, block, None, width, cache=cache, start=start, **beside)
             found.append(logits)
             start += width
-        return torch.cat(found, dim=1).float()
+        return torch.cat(found, dim=1)
 
     try:
         alone, blocks = read([1] * 6), read([3, 3])
@@ -171,9 +177,9 @@ def _block_fault(model) -> str | None:
         return f"its forward raises {type(error).__name__} ({error})"
     if alone.shape != blocks.shape:
         return "its forward does not give logits for each token of a block"
-    gap = ((alone - blocks).abs().max() / alone.std().clamp(min=1e-6)).item()
+    far = gap(blocks, alone)
     return (
-        None if gap < tolerance(model) else f"its logits are {gap:.2g} standard deviations off those of single tokens"
+        None if far < tolerance(model) else f"its logits are {far:.2g} standard deviations off those of single tokens"
     )
 
 
@@ -189,18 +195,17 @@ def _agrees(reader) -> bool:
         head = ids[:, :-tail]
         filled = [(read_prompt(reader.model, head, None)[1], Layout(None, 1, head.shape[1]), [0])]
         one = Reader.from_prefill(reader.model, filled, tail, reader.device)
-        return one, one.read(ids[:, -tail:], [tail])[0].float()
+        return one, one.read(ids[:, -tail:], [tail])[0]
 
     try:
         pieces = [alone(text) for text in texts]
         caches = [head.cache for head, _ in pieces]
         together = Reader(reader.model, _stack(caches, tail), reader.device)
         ids = torch.tensor([text[-tail:] for text in texts], device=reader.device)
-        logits = together._forward(ids, [tail, tail], None, None).float()
+        logits = together._forward(ids, [tail, tail], None, None)
     except Exception:
         return False
-    wanted = torch.stack([x for _, x in pieces])
-    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < tolerance(reader.model))
+    return gap(logits, torch.stack([x for _, x in pieces])) < tolerance(reader.model)
 
 
 @torch.no_grad()
@@ -214,7 +219,7 @@ def _reads_beside(reader) -> bool:
 
     def read(one: Reader, *tokens: int, **options) -> torch.Tensor:
         ids = torch.tensor([tokens], device=reader.device)
-        return one._forward(ids, [2], None, None, **options)[0].float()  # which leaves its length as it was
+        return one._forward(ids, [2], None, None, **options)[0]  # which leaves its length as it was
 
     try:
         cache = read_prompt(reader.model, torch.tensor([text], device=reader.device), None)[1]
@@ -223,7 +228,7 @@ def _reads_beside(reader) -> bool:
         logits = read(one, first, second, other, beside=beside)
     except Exception:
         return False
-    return bool((logits - wanted).abs().max() / wanted.std().clamp(min=1e-6) < tolerance(reader.model))
+    return gap(logits, wanted) < tolerance(reader.model)
 
 
 def _long_head(config) -> int:

@@ -20,7 +20,7 @@ NONE = -1
 def possible(target: Reader, rows: list[Row], verifier: Verifier) -> bool:
     """Whether a call can use them: ids must not depend on them, and processors not on the text before."""
     chooses = isinstance(verifier, ChoosingVerifier) and all(row.processors.pointwise for row in rows)
-    return chooses and getattr(target.model, "_device_mesh", None) is None and target.reads_alternatives
+    return chooses and target.reads_alternatives
 
 
 def judge(

@@ -40,6 +40,7 @@ from .loop import Decoding
 from .output import KeyColumns, as_dict, sequences_of
 from .prefill import prefill, prefill_rest
 from .prompt import Prompt, prompt_of_call
+from .ranks import Ranks
 from .rows import Row
 from .stops import Stops
 from .stream import Stream
@@ -154,10 +155,12 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
     request.stream.prompts(call.input_ids, prompt.rows)
     length = settings.length
     reading = None if clock.cuda else clock.last("prefill")  # a GPU may still be at it, and reads in no time
+    ranks = Ranks.of(model, drafter.model if drafter is not None else None)
     terms = _terms(model, drafter, verifier, settings, reading)
-    if terms.inside and not settings.compile and alternatives.possible(read.target, rows, verifier):
-        terms = replace(terms, alternatives=True)
-        drafter.alternative_pays = length.alternative_pays
+    if drafter is not None and drafter.stops_inside and not ranks.groups:
+        beside = not settings.compile and alternatives.possible(read.target, rows, verifier)
+        terms = replace(terms, inside=True, alternatives=beside)
+        drafter.ask(length, beside)
     length.start(terms)
     loop = Decoding(
         read.target,
@@ -168,6 +171,7 @@ def _run(call: Prepared, request: SpecRequest, prompt: Prompt, rows: list[Row], 
         stats,
         clock,
         request.stream,
+        ranks,
         export,
         keep,
         plain_on_oom=settings.spec_fallback == "plain",
@@ -223,7 +227,6 @@ def _terms(model, drafter: Drafter | None, verifier: Verifier, settings: SpecCon
     return Terms(
         free=not verifier.follows_draft,
         greedy=not verifier.samples,
-        inside=drafter is not None and drafter.stops_inside,
         target_step=expected_step(model),
         draft_step=None if draft is None else expected_step(draft),
         position_cost=position,

@@ -32,6 +32,7 @@ class Decoding:
         rows: in the order of the batch.
         drafter: None decodes without a draft (every round emits one token).
         stream: shows the tokens as they come.
+        ranks: the processes that decode this call.
         export, keep: collect the rows' caches as they leave, for the result and for the session; or None.
         plain_on_oom: go on without the draft when it runs out of memory.
     """
@@ -46,6 +47,7 @@ class Decoding:
         stats: SpecStats,
         clock: Clock,
         stream: Stream,
+        ranks: Ranks,
         export: Export | None = None,
         keep: Kept | None = None,
         plain_on_oom: bool = False,
@@ -55,10 +57,8 @@ class Decoding:
         self.stats, self.clock = stats, clock
         self.stream, self.export, self.keep, self.plain_on_oom = stream, export, keep, plain_on_oom
         self.device = rows[0].ids.device
-        self.ranks = Ranks.of(target.model, drafter.model if drafter is not None else None)
+        self.ranks = ranks
         self.begun = False  # whether the drafter knows the rows
-        if drafter is not None and not self.ranks.groups:
-            drafter.goes_on = length.goes_on
         self.choices: list[Choice] = []  # of this round
         self.drafts = 0  # forwards of the draft in this round
 

@@ -1,13 +1,13 @@
 """The interface of a source of candidates."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from ..lengths.base import Length
 from ..lengths.offer import Offer
 from ..noise import Noise, row_seeds
 from ..processors import RowProcessors
@@ -46,8 +46,8 @@ class Drafter(CandidateGenerator):
     forwards: int = 0
     num_assistant_tokens: int = 5
     do_sample: bool = False
-    goes_on: Callable[[list, int, list[float]], list[bool]] | None = None
-    alternative_pays: Callable[[list, int, list[float], list[float]], list[bool]] | None = None
+    rule: Length | None = None  # asked between tokens
+    alternatives: bool = False  # whether it is asked about those too
     keep: Kept | None = None
     model: torch.nn.Module | None = None
     network: torch.nn.Module | None = None  # what computes in its place
@@ -56,8 +56,13 @@ class Drafter(CandidateGenerator):
 
     @property
     def stops_inside(self) -> bool:
-        """Whether `propose` asks `goes_on` and `alternative_pays` (see `Length`), where set, between its tokens."""
+        """Whether `propose` can ask between its tokens (see `ask`)."""
         return False
+
+    def ask(self, rule: Length, alternatives: bool) -> None:
+        """From now on, ask the rule between tokens whether another is worth it (`goes_on`), and with `alternatives`
+        which the target should read beside them (`alternative_pays`). Only said to drafters that can."""
+        self.rule, self.alternatives = rule, alternatives
 
     def begin(self, rows: list, vocabulary: int | None = None) -> None:
         """Read the texts. Called once, before the first round in which an offer that costs was chosen, with the rows

@@ -31,21 +31,8 @@ class HybridDrafter(Drafter):
     def stops_inside(self) -> bool:
         return self.drafter.stops_inside
 
-    @property
-    def goes_on(self):
-        return self.drafter.goes_on
-
-    @goes_on.setter
-    def goes_on(self, rule) -> None:
-        self.drafter.goes_on = rule
-
-    @property
-    def alternative_pays(self):
-        return self.drafter.alternative_pays
-
-    @alternative_pays.setter
-    def alternative_pays(self, rule) -> None:
-        self.drafter.alternative_pays = rule
+    def ask(self, rule, alternatives) -> None:
+        self.drafter.ask(rule, alternatives)
 
     @property
     def keep(self):

@@ -177,9 +177,9 @@ class ModelDrafter(Drafter):
             chosen, distribution = verifier.draw(scores, noise, step)
             tokens.append(chosen)
             q.append(distribution)
-            if self.goes_on is not None and self.stops_inside:
+            if self.rule is not None:
                 tops = (self.peaks[-1] - scores.logsumexp(-1)).exp().tolist()
-                if self.alternative_pays is not None and min(tops) < CERTAIN:
+                if self.alternatives and min(tops) < CERTAIN:
                     self._keep_alternatives(rows, widths, step, scores, tops, chosen, verifier, noise)
                 self._stop_where_told(rows, widths, step, tops)
             if trials is not None:
@@ -215,7 +215,7 @@ class ModelDrafter(Drafter):
         open_ = [b for b, width in enumerate(widths) if width > step]
         for tokens, weights in ranked:
             asked = [rows[b] for b in open_], step, [tops[b] for b in open_], [weights[b] for b in open_]
-            wanted = self.alternative_pays(*asked)
+            wanted = self.rule.alternative_pays(*asked)
             for b, pays in zip(open_, wanted, strict=True):
                 if pays and weights[b]:
                     self.others[b].append((tokens[b], step))
@@ -231,7 +231,7 @@ class ModelDrafter(Drafter):
     def _stop_where_told(self, rows, widths: list[int], step: int, tops: list[float]) -> None:
         """Shorten `widths` to what is drafted where a further token is not worth its cost. What was drawn stays."""
         open_ = [b for b, width in enumerate(widths) if width > step]
-        on = self.goes_on([rows[b] for b in open_], step, [tops[b] for b in open_])
+        on = self.rule.goes_on([rows[b] for b in open_], step, [tops[b] for b in open_])
         for b, more in zip(open_, on, strict=True):
             if not more:
                 widths[b] = step + 1

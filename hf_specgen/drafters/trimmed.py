@@ -185,12 +185,12 @@ def _fault(model, head: torch.nn.Linear) -> str | None:
     kept = [*range(first), last]
     ids = torch.tensor([probe.some_text(model, 2)], device=device_of(model, torch.device("cpu")))
     try:
-        whole = read_prompt(model, ids, None)[0].float()[..., kept]
+        whole = read_prompt(model, ids, None)[0][..., kept]
         part = with_head(model, PartOfHead(head, first, torch.tensor([last], device=head.weight.device)))
-        logits = read_prompt(part, ids, None)[0].float()
+        logits = read_prompt(part, ids, None)[0]
     except Exception as error:
         return f"its forward raises {type(error).__name__} ({error})"
     if logits.shape != whole.shape:
         return f"its forward gives {logits.shape[-1]} logits for {whole.shape[-1]} tokens"
-    gap = ((logits - whole).abs().max() / whole.std().clamp(min=1e-6)).item()
-    return None if gap < probe.tolerance(model) else f"its logits are {gap:.2g} standard deviations off"
+    far = probe.gap(logits, whole)
+    return None if far < probe.tolerance(model) else f"its logits are {far:.2g} standard deviations off"

@@ -61,7 +61,7 @@ class Terms:
         greedy: nothing is drawn: a draft's token is as likely accepted as the draft is sure of it. Of a drawn one,
             accepted with Σ min(p, q), its distribution's height tells little.
         inside: the drafter asks `goes_on` between its tokens.
-        alternatives: the target can read some beside the drafted tokens: `alternative_pays` is asked.
+        alternatives: and `alternative_pays`: the target can read some beside the drafted tokens.
         target_step, draft_step: estimated seconds of one forward of one row (see `costs.expected_step`); of their
             ratio much is made, of themselves little. None: not known.
         position_cost, second_cost: what one more position costs the target in a forward, and what any forward of

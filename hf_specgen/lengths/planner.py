@@ -131,19 +131,18 @@ class Planner:
     def goes_on(self, rows: list, step: int, tops: list[float]) -> bool:
         """Whether these rows' model should draft one more token after its `step`-th: while what that adds is worth the
         time, a_{K+1} > R·(c + t_target(K+2) − t_target(K+1)) in sum over the rows."""
-        worth = 0.0
+        worth, saving = 0.0, self._saving()
         for row, top in zip(rows, tops, strict=True):
             self.chances[row.index] *= self._confidence(row, step, top)
             self.tops[row.index].append(top)
             after = self._acceptance(row.index).rate(DRAFT, 0, step + 1)
-            worth += self.worth[row.index] * self.chances[row.index] * (after + (1 - after) * self._saving())
-        more = self.costs.position(self.sharing) / self.costs.target(self.sharing, 1) + self._draft_time()
-        return worth > self.rate * more
+            worth += self.worth[row.index] * self.chances[row.index] * (after + (1 - after) * saving)
+        return worth > self.rate * (self._place_time() + self._draft_time())
 
     def alternative_pays(self, rows: list, step: int, tops: list[float], shares: list[float]) -> list[bool]:
         """Whether a place in the target's forward is worth what each row's alternative may bring: a token, if all
         before are accepted and it is right in place of the drafted one. A place costs all rows one."""
-        price = self.rate * self.costs.position(self.sharing) / self.costs.target(self.sharing, 1)
+        price = self.rate * self._place_time()
         found = []
         for row, top, share in zip(rows, tops, shares, strict=True):
             right = (1 - self._confidence(row, step, top)) * min(1.0, share / max(1 - top, 1e-6))
@@ -201,6 +200,9 @@ class Planner:
         """A round that drafts so many tokens in so many forwards of the draft, in plain steps."""
         plain = self.costs.target(self.sharing, 1)
         return self.costs.target(self.sharing, drafted + 1) / plain + steps * self._draft_time()
+
+    def _place_time(self) -> float:
+        return self.costs.position(self.sharing) / self.costs.target(self.sharing, 1)
 
     def _draft_time(self) -> float:
         return self.costs.draft(self.sharing) / self.costs.target(self.sharing, 1)

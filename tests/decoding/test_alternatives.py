@@ -117,8 +117,8 @@ def test_processed_scores_and_logits_are_plains():
     assert_used(out)
 
 
-def test_rows_that_end_and_the_cache_that_is_returned():
-    """Ends inside a round, behind an alternative too; the next turn goes on from the cache."""
+def test_rows_that_end():
+    """Inside a round, behind an alternative too."""
     target = tiny(eos_token_id=[EOS, 7, 20])
     rows = [text(n) for n in (5, 8, 3, 14)]
     batch = batch_of(rows)

@@ -72,7 +72,7 @@ class TableDrafter(Drafter):
             law = q((*row.tokens[len(PROMPT) :], *drawn))
             token, accounted = verifier.draw(law[None], noise, step)
             drawn, laws = (*drawn, int(token)), [*laws, accounted]
-            if not self.goes_on([row], step, [float(law.max())])[0]:
+            if not self.rule.goes_on([row], step, [float(law.max())])[0]:
                 break
         drawn, laws = self.cut(drawn, laws)
         if not drawn:
@@ -110,7 +110,7 @@ def drafts(rule, prefix, model, lookup):
         mine = copy.deepcopy(rule)
         row = LoneRow(torch.empty(0), [*PROMPT, *prefix], LIMIT, RowProcessors([]))
         drafter = HybridDrafter(model(), lookup(3))
-        drafter.goes_on = mine.goes_on
+        drafter.ask(mine, alternatives=False)
         (choice,) = mine.choose([row], drafter.offers([row]))
         drafter.choose([choice.offer])
         try:
