@@ -73,7 +73,7 @@ def _recorded(model) -> bool:
 
 
 def _copied(module: torch.nn.Module, known: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """The module with `FewLinear` for its large layers; itself if it has none. What appears twice does so in the copy."""
+    """The module with `FewLinear` for its large layers; itself if it has none. What is shared stays so."""
     if "forward" in vars(module) or module._compiled_call_impl is not None:
         return module
     if id(module) not in known:
