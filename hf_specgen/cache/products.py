@@ -2,9 +2,9 @@
 
 A linear layer gives torch the positions first, and its CPU kernels then copy the weights into an order of their own in
 every forward. Given the weights first (W·xᵀ in place of x·Wᵀ), they copy the few positions. Measured for bfloat16 on a
-Xeon with AMX (torch 2.13.0, layers of 0.8 to 230 million weights, 2 to 16 positions): 0.6 to 0.8 of the time; a single
-position, as a vector, likewise. The same numbers up to rounding, as with a forward of another width. Not for layers of
-less than 0.2 million weights (as fast either way), nor for float32 and float16 (slower up to 6 and 12 positions).
+Xeon with AMX (torch 2.13.0), layer by layer: 0.64 to 0.95 of the time for 2 to 16 positions and 4 to 29 million
+weights, 1.0 to 1.2 for 0.3 to 0.9 million; for a single position, as a vector, 0.63 to 0.88 for all of these. The same
+numbers up to rounding, as with a forward of another width. Not in float32 and float16 (slower up to 6 and 12).
 
 Inside our own forwards only: a copy computes in the model's place, which shares all its tensors.
 """
@@ -18,16 +18,17 @@ from torch.nn.functional import linear
 from .. import compat
 
 DTYPE = torch.bfloat16
-LEAST = 2**18
-"""Weights of a layer, from which on it matters."""
-MOST = 32
-"""Positions, up to which it is faster."""
+LEAST, LEAST_OF_SEVERAL = 2**18, 2**20
+"""Weights of a layer, from which on it is faster: for one position, and for several."""
+MOST = 16
+"""Positions, up to which it is."""
 
 
 def few(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`torch.nn.functional.linear`, with the weights first where there are few positions."""
     positions = x.numel() // x.shape[-1]
-    if not 0 < positions <= MOST or not x.dtype == weight.dtype == DTYPE or not pays_on(x.device):
+    fits = positions == 1 or (1 < positions <= MOST and weight.numel() >= LEAST_OF_SEVERAL)
+    if not fits or not x.dtype == weight.dtype == DTYPE or not pays_on(x.device):
         return linear(x, weight, bias)
     if positions == 1:
         vector = x.reshape(-1)

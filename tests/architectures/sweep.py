@@ -117,7 +117,9 @@ def watch_readers():
 
 def weights_first():
     """As for large layers of bfloat16 (see `products`), for all."""
-    return mock.patch.multiple(products, DTYPE=torch.float32, LEAST=0, MOST=10**6, pays_on=lambda device: True)
+    return mock.patch.multiple(
+        products, DTYPE=torch.float32, LEAST=0, LEAST_OF_SEVERAL=0, MOST=10**6, pays_on=lambda device: True
+    )
 
 
 def speculative(model, draft, rows):

@@ -17,6 +17,7 @@ def everywhere(monkeypatch):
     """In float32, where ids must be equal, for any layer and any number of positions."""
     monkeypatch.setattr(products, "DTYPE", torch.float32)
     monkeypatch.setattr(products, "LEAST", 0)
+    monkeypatch.setattr(products, "LEAST_OF_SEVERAL", 0)
     monkeypatch.setattr(products, "MOST", 10**6)
     monkeypatch.setattr(products, "pays_on", lambda device: True)
 
@@ -49,21 +50,24 @@ def test_a_view_of_more_positions(everywhere):
 
 
 @pytest.mark.parametrize(
-    "x, weight, first",
+    "positions, weights, dtype, first",
     [
-        ((1, 32), torch.bfloat16, True),
-        ((1, 1), torch.bfloat16, True),
-        ((1, 33), torch.bfloat16, False),
-        ((1, 3), torch.float32, False),
-        ((1, 3), torch.float16, False),
+        ((1, 16), 2**20, torch.bfloat16, True),
+        ((8, 2), 2**20, torch.bfloat16, True),
+        ((1, 17), 2**20, torch.bfloat16, False),
+        ((1, 2), 2**19, torch.bfloat16, False),
+        ((1, 1), 2**18, torch.bfloat16, True),
+        ((1, 3), 2**20, torch.float32, False),
+        ((1, 3), 2**20, torch.float16, False),
     ],
 )
-def test_where_the_weights_come_first(counted, x, weight, first):
-    few(torch.ones(*x, 4, dtype=weight), torch.ones(3, 4, dtype=weight), None)
+def test_where_the_weights_come_first(monkeypatch, counted, positions, weights, dtype, first):
+    monkeypatch.setattr(products, "pays_on", lambda device: True)
+    few(torch.ones(*positions, 512, dtype=dtype), torch.ones(weights // 512, 512, dtype=dtype), None)
     assert bool(counted) == first
 
 
-def test_mixed_precision_is_left_to_torch(counted):
+def test_mixed_precision_is_left_to_torch(everywhere, counted):
     with torch.autocast("cpu", torch.bfloat16):
         found = few(torch.ones(1, 2, 4), torch.ones(3, 4, dtype=torch.bfloat16), None)
     assert found.dtype == torch.bfloat16 and not counted
