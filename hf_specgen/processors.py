@@ -111,7 +111,7 @@ def trials_for_draft(rows: list) -> list[list | None] | None:
 
 
 def on_target(rows: list, proposal, logits: torch.Tensor) -> torch.Tensor:
-    """The target's processed scores, float32 `[rows, width + 1, vocabulary]`.
+    """The target's processed scores, float32 `[rows, width + 1 + alternatives, vocabulary]`.
 
     Args:
         proposal: what was drafted. Slots beyond a row's count, and those that can give no token, are left as they are,

@@ -147,8 +147,8 @@ class Reader:
             return probe.understands_alternatives(self)
 
     @property
-    def network(self):
-        """What computes in the model's place (see `products`). Its owner may change the model between forwards."""
+    def quick(self):
+        """What computes in the model's place (see `products`). `model` may be set to another between forwards."""
         if self.copied_from is not self.model:
             self.copied_from = self.model
             self.copied = self.model if self.collect else products.for_few(self.model)
@@ -215,8 +215,7 @@ class Reader:
             logits = self.compiled.read(self, ids, counts, keep)
             if logits is not None:
                 return logits
-        network = self.network
-        slow_counts = self.slow_counts if network is self.model else ()
+        slow_counts = self.slow_counts if self.quick is self.model else ()
         padding = widths.fast_width(*ids.shape, slow_counts) - ids.shape[1]
         if padding:
             ids = torch.cat([ids, ids[:, -1:].expand(-1, padding)], dim=1)
@@ -247,7 +246,7 @@ class Reader:
             inputs["logits_to_keep"] = last_positions(self.model, min(quick, ids.shape[1]), ids.shape[1])
         self.forwards += 1
         with attention.folding():
-            outputs = network(**inputs, return_dict=True)
+            outputs = self.quick(**inputs, return_dict=True)
         self.cache.finish()
         for i, b in enumerate(range(len(counts)) if rows is None else rows):
             if self.collect:

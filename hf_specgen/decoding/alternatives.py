@@ -29,8 +29,8 @@ def judge(
     """The rule's verdict, in which an alternative may be the last of the accepted tokens.
 
     Args:
-        scores, logits: float32 `[rows, width + 1 + alternatives, vocabulary]`, processed and raw. Where an alternative
-            counts, what the target says behind it is put into the slot behind the token whose place it takes.
+        scores, logits: float32 `[rows, width + 1 + alternatives, vocabulary]`, processed and raw. Written to: where an
+            alternative counts, what the target says behind it goes into the slot behind the token whose place it takes.
 
     Returns:
         The verdict, and which alternative of each row counts, int64 `[rows]`; `NONE`.

@@ -143,7 +143,8 @@ class Decoding:
         vocabulary]`."""
         with self.clock.lap("verify" if proposal.width else "step"):
             logits = score(self.target, self.rows, proposal, widths)
-        return logits.to(self.device, torch.float32)
+        # Alternatives are written over what was rejected: never in the model's own output, which hooks may have kept.
+        return logits.to(self.device, torch.float32, copy=proposal.alternatives is not None)
 
     def learn(self, rounds: list[Round], width: int) -> None:
         if self.drafter is None:

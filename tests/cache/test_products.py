@@ -8,6 +8,7 @@ from families import FAMILIES, build, draft_of
 from torch.nn.functional import linear
 from toys import batch_of, noisy, plain, prompts, spec, text, tiny
 
+import hf_specgen
 from hf_specgen.cache import products
 from hf_specgen.cache.products import FewLinear, few, for_few, shallow
 
@@ -125,13 +126,59 @@ def test_new_weights_are_seen_at_once(everywhere):
         torch.testing.assert_close(copied(ids).logits, model(ids).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_every_hook_is_called_once_a_forward(everywhere):
-    model, draft, calls = tiny(), noisy(tiny()), []
-    for module in (model, model.model.layers[1], model.model.layers[1].mlp.up_proj, model.lm_head):
-        module.register_forward_hook(lambda module, *_: calls.append(module))
-    out = spec(model, draft, **prompts([5]), max_new_tokens=16, return_dict_in_generate=True)
-    stats = out.spec_stats
-    assert len(calls) == 4 * stats.target_forwards
+def test_hooks_are_shown_the_models_own_modules(everywhere):
+    model, draft, shown = tiny(), noisy(tiny()), []
+    modules = [model, model.model.layers[1], model.model.layers[1].mlp.up_proj, model.lm_head]
+    for n in (1, 2, 4):  # not the model itself at first, or nothing would be copied
+        for module in modules[-n:]:
+            module.register_forward_hook(lambda module, *_: shown.append(module))
+        out = spec(model, draft, **prompts([5]), max_new_tokens=16, return_dict_in_generate=True)
+        hooked = {module: shown.count(module) for module in modules}
+        expected = {module: len(module._forward_hooks) * out.spec_stats.target_forwards for module in modules}
+        assert hooked == expected
+        shown.clear()
+
+
+class Remembers(torch.nn.Module):
+    """A module that keeps state, for another to read."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.mlp, self.calls = mlp, 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.last = x
+        return self.mlp(x)
+
+
+def test_modules_that_transformers_has_not_written_are_not_copied(everywhere):
+    model, draft, batch = tiny(), noisy(tiny()), prompts([5])
+    mine = model.model.layers[1].mlp = Remembers(model.model.layers[1].mlp)
+    copied = for_few(model)
+    assert copied is not model and copied.model.layers[1].mlp is mine
+    out = spec(model, draft, **batch, max_new_tokens=12, return_dict_in_generate=True)
+    assert mine.calls == out.spec_stats.target_forwards
+
+    class Own(type(model)):
+        pass
+
+    model.__class__ = Own
+    assert for_few(model) is model
+
+
+def test_an_enabled_model_is_copied(everywhere):
+    model = hf_specgen.enable(tiny())
+    assert for_few(model) is not model
+
+
+def test_global_hooks(everywhere):
+    model = tiny()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert for_few(model) is model
+    finally:
+        handle.remove()
 
 
 def test_what_computes_by_itself_is_not_copied(everywhere):
@@ -183,14 +230,12 @@ def test_a_copy_shares_all_but_its_parts():
     assert model.lm_head is not None and copied.model is model.model
 
 
-def test_an_adapters_layers(everywhere, counted):
+def test_an_adapter_may_be_changed_in_the_middle_of_a_call(everywhere):
+    """Nothing of peft's is copied."""
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(tiny(), peft.LoraConfig(r=4, target_modules=["q_proj", "up_proj"])).eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if "lora_B" in name:
-                p.normal_(generator=torch.Generator().manual_seed(0))
-    draft, batch = noisy(tiny(), 0.02), prompts([5, 8])
-    wanted = plain(model, **batch, max_new_tokens=16)
-    assert torch.equal(spec(model, draft, **batch, max_new_tokens=16).sequences, wanted)
-    assert counted
+    assert for_few(model) is model
+    inner = model.get_base_model()
+    copied = for_few(inner)
+    layer, same = inner.model.layers[0].self_attn, copied.model.layers[0].self_attn
+    assert same is not layer and same.q_proj is layer.q_proj

@@ -130,6 +130,14 @@ def test_rows_that_end():
         assert got == wanted.tolist()
 
 
+def test_the_models_own_output_is_never_written_to():
+    """A hook may keep it: float32 logits on a CPU are handed on as they are."""
+    target, kept = tiny(), []
+    target.lm_head.register_forward_hook(lambda _, __, out: kept.append((out, out.clone())))
+    assert_used(decoded(target, noisy(target), batch_of([text(5)]), new=40))
+    assert all(torch.equal(now, then) for now, then in kept)
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text"])
 def test_the_returned_cache_goes_on(name):
     target, draft, batch = build(name), draft_of(name), batch_of([text(11)])
