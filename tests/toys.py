@@ -6,12 +6,14 @@ An unrelated random draft accepts nothing and hides faults; a noisy copy accepts
 import contextlib
 import copy
 import string
+from unittest import mock
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedConfig
 
 import hf_specgen
 from hf_specgen import Drafter, Proposal
+from hf_specgen.cache import products
 from hf_specgen.compat import CACHE_NAME
 from hf_specgen.lengths.constant import ConstantLength
 
@@ -59,6 +61,14 @@ def contrary(model):
     with torch.no_grad():
         draft.get_output_embeddings().weight.neg_()
     return draft
+
+
+def weights_first():
+    """As for large layers of bfloat16 (see `products`): in float32, where ids must be equal, for any layer and any
+    number of positions."""
+    return mock.patch.multiple(
+        products, DTYPE=torch.float32, LEAST=0, LEAST_OF_SEVERAL=0, MOST=10**6, pays_on=lambda device: True
+    )
 
 
 class Scripted(Drafter):

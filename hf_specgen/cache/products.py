@@ -57,9 +57,9 @@ def for_few(model):
     are none that have hooks, which would be shown the copy; that compute otherwise (accelerate's offloading, a patch);
     or that were compiled. A copy sees new tensors and values at once, but not modules put in another's place.
     """
-    return (
-        _copied(model, {}) if pays_on(model.device) and not _recorded(model) and not _has_any_global_hook() else model
-    )
+    if not pays_on(model.device) or _recorded(model) or _has_any_global_hook():
+        return model
+    return _copied(model, {})
 
 
 def pays_on(device: torch.device) -> bool:

@@ -242,8 +242,8 @@ class Reader:
         else:
             inputs[self.ids_name] = ids
         if self.keeps_logits:  # some preparations ask for the last one only
-            quick = widths.fast_width(len(ids), keep + padding, slow_counts) if keep else 0  # the head's, too
-            inputs["logits_to_keep"] = last_positions(self.model, min(quick, ids.shape[1]), ids.shape[1])
+            kept = widths.fast_width(len(ids), keep + padding, slow_counts) if keep else 0  # the head's, too
+            inputs["logits_to_keep"] = last_positions(self.model, min(kept, ids.shape[1]), ids.shape[1])
         self.forwards += 1
         with attention.folding():
             outputs = self.quick(**inputs, return_dict=True)

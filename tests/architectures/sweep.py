@@ -21,17 +21,15 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from unittest import mock
 
 import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from toys import Doubting
+from toys import Doubting, weights_first
 
 import hf_specgen
-from hf_specgen.cache import products
 from hf_specgen.cache.reader import Reader
 
 from .build import VOCAB, NotBuilt, architectures, build, noisy_copy
@@ -113,13 +111,6 @@ def watch_readers():
         yield made
     finally:
         Reader.__init__ = original
-
-
-def weights_first():
-    """As for large layers of bfloat16 (see `products`), for all."""
-    return mock.patch.multiple(
-        products, DTYPE=torch.float32, LEAST=0, LEAST_OF_SEVERAL=0, MOST=10**6, pays_on=lambda device: True
-    )
 
 
 def speculative(model, draft, rows):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from families import FAMILIES, build, draft_of
 from torch.nn.functional import linear
-from toys import batch_of, noisy, plain, prompts, spec, text, tiny
+from toys import batch_of, noisy, plain, prompts, spec, text, tiny, weights_first
 
 import hf_specgen
 from hf_specgen.cache import products
@@ -14,18 +14,14 @@ from hf_specgen.cache.products import FewLinear, few, for_few, shallow
 
 
 @pytest.fixture
-def everywhere(monkeypatch):
-    """In float32, where ids must be equal, for any layer and any number of positions."""
-    monkeypatch.setattr(products, "DTYPE", torch.float32)
-    monkeypatch.setattr(products, "LEAST", 0)
-    monkeypatch.setattr(products, "LEAST_OF_SEVERAL", 0)
-    monkeypatch.setattr(products, "MOST", 10**6)
-    monkeypatch.setattr(products, "pays_on", lambda device: True)
+def everywhere():
+    with weights_first():
+        yield
 
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many positions the layers were asked for, and whether the weights came first."""
+    """What was multiplied with the weights first."""
     seen = []
     first = {name: getattr(torch, name) for name in ("mv", "addmv", "mm", "addmm")}
     for name, product in first.items():
